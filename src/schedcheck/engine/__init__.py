@@ -1,0 +1,1 @@
+"""Driving, searching, shrinking and replaying: everything that makes a scheduler act."""

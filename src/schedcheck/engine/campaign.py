@@ -1,0 +1,316 @@
+"""The campaign: random traces of a profile, each followed by its quiet tail, failures shrunk.
+
+Rules
+-----
+- Trace number n of a run depends on the seed and on n alone, so a run is repeated by its seed, and
+  one trace of it by the seed and its number.
+- The first finding ends a trace. A signature seen for the first time is reported at once, shrunk
+  within a budget counted in executions, and reported again; a known one is counted.
+- Time never decides what is found: a run is as long as its profile says, unless it is told to end
+  earlier, and then says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from attrs import Factory, define, evolve, field
+
+from schedcheck import __version__
+from schedcheck.engine.coverage import Coverage
+from schedcheck.engine.events import (
+    Ended,
+    Failure,
+    Found,
+    InvariantResult,
+    Progress,
+    Shrunk,
+    Smaller,
+    Started,
+)
+from schedcheck.engine.executor import BlackBox, Executor
+from schedcheck.engine.failures import failure_of
+from schedcheck.engine.jobs import Emit
+from schedcheck.engine.moves import INTEGER_BITS, decode, drain_for
+from schedcheck.engine.play import Playback, play_actions
+from schedcheck.engine.profiles import Load, Profile, draw_load
+from schedcheck.engine.shrink import Budget, reduce
+from schedcheck.invariants.registry import Invariant
+from schedcheck.judge import Judge
+from schedcheck.model.actions import Action
+from schedcheck.model.config import Dialect
+from schedcheck.model.trace import AnyEvent, Crashed, Header, Trace
+from schedcheck.model.verdict import Finding, Signature, Verdict
+from schedcheck.sut import Refused, Target
+from schedcheck.tracefile import encode
+
+SIGNATURES_MAX: Final = 12
+"""How many different signatures one run shrinks; the others are counted."""
+EXECUTIONS_MAX: Final = 2_500
+"""Candidate traces that shrinking one failure may try."""
+_PROGRESS_EVERY_SECONDS: Final = 0.25
+
+
+@define(kw_only=True)
+class Campaign:
+    """One run of a profile on one target."""
+
+    target: Target
+    target_text: str
+    """As typed, for the trace header."""
+    profile: Profile
+    invariants: Sequence[Invariant]
+    seed: int
+    emit: Emit
+    seconds_max: float | None = None
+    dialect: Dialect | None = None
+    blackbox: BlackBox | None = None
+    coverage: Coverage = field(init=False, factory=Coverage)
+    _witnessed: Counter[str] = field(init=False, factory=Counter)
+    _unknown: dict[str, str] = field(init=False, factory=dict)
+    _violated: set[str] = field(init=False, factory=set)
+    _signatures: set[Signature] = field(init=False, factory=set)
+    _crashes_ignored: int = field(init=False, default=0)
+    _began: float = field(init=False, factory=time.monotonic)
+    _told: float = field(init=False, default=0.0)
+
+    def run(self) -> None:
+        """Run the whole profile. Emits Started first and Ended last, also when interrupted."""
+        self.emit(
+            Started(
+                target=self.target_text,
+                version=self.target.version,
+                profile=self.profile.name,
+                seed=self.seed,
+                traces_max=self.profile.traces,
+                invariants=len(self.invariants),
+            )
+        )
+        stopped = ""
+        try:
+            for number in range(1, self.profile.traces + 1):
+                if self._time_is_up():
+                    stopped = f"--max-time {self.seconds_max:g}s"
+                    break
+                self._run_trace(number)
+        except KeyboardInterrupt:
+            self._end("interrupted")
+            raise
+        self._end(stopped)
+
+    def _time_is_up(self) -> bool:
+        return self.seconds_max is not None and time.monotonic() - self._began > self.seconds_max
+
+    def _run_trace(self, number: int) -> None:
+        rng = Random(f"{self.seed}/{number}")
+        load = draw_load(self.target, self.profile, rng, dialect=self.dialect)
+        header = Header(
+            target=self.target_text,
+            version=self.target.version,
+            config=load.config,
+            capabilities=self.target.capabilities,
+            seed=f"{self.seed}/{number}",
+            schedcheck=__version__,
+        )
+        actions, findings, judge = self._search(header, load, rng)
+        self.coverage.traces += 1
+        self._witnessed.update(judge.witnessed)
+        self._unknown |= judge.unknown
+        self._tell_progress("searching")
+        if findings:
+            trace = Trace(header=header, actions=tuple(actions))
+            self._take(trace, findings, f"trace {number}")
+
+    def _search(
+        self, header: Header, load: Load, rng: Random
+    ) -> tuple[list[Action], tuple[Finding, ...], Judge]:
+        """Play one random trace up to its first finding or through its quiet tail."""
+        judge = Judge(load.config, self.target.capabilities, self.invariants)
+        actions: list[Action] = []
+        crashed = False
+
+        def watch(event: AnyEvent) -> None:
+            nonlocal crashed
+            crashed = crashed or isinstance(event, Crashed)
+            self.coverage.see_event(judge.ledger)
+
+        if self.blackbox is not None:
+            self.blackbox.begin(header)
+        sut = self.target.open(load.config)
+        try:
+            executor = Executor(sut, judge, watch)
+            for turn in range(self.profile.actions + 1):
+                last = turn == self.profile.actions
+                number = rng.getrandbits(INTEGER_BITS)
+                action = drain_for(judge.ledger) if last else decode(number, judge.ledger, load)
+                actions.append(action)
+                if self.blackbox is not None:
+                    self.blackbox.note(action)
+                record = executor.apply(action)
+                self.coverage.see_step(record)
+                if record.findings or crashed:
+                    self._crashes_ignored += crashed and not record.findings
+                    return actions, record.findings, judge
+        finally:
+            sut.close()
+            if self.blackbox is not None:
+                self.blackbox.end()
+        return actions, (), judge
+
+    def _take(self, trace: Trace, findings: Sequence[Finding], origin: str) -> None:
+        """Report what a trace showed: each signature once, the first of them shrunk."""
+        for signature in sorted({finding.signature for finding in findings}):
+            self.coverage.signatures[str(signature)] += 1
+            self._violated.add(signature.invariant)
+        first = min(findings, key=lambda finding: finding.signature)
+        fresh = first.signature not in self._signatures
+        self._signatures.add(first.signature)
+        if fresh and len(self._signatures) <= SIGNATURES_MAX:
+            where = f"profile {self.profile.name} · seed {self.seed} · {origin}"
+            shrink_and_report(
+                self.target,
+                trace,
+                first.signature,
+                self.invariants,
+                origin=where,
+                emit=self.emit,
+                budget=Budget(executions_max=EXECUTIONS_MAX),
+                blackbox=self.blackbox,
+                on_progress=lambda: self._tell_progress(f"shrinking {first.signature}"),
+            )
+
+    def _tell_progress(self, doing: str) -> None:
+        now = time.monotonic()
+        if now - self._told > _PROGRESS_EVERY_SECONDS:
+            self._told = now
+            self.emit(
+                Progress(
+                    doing=doing, traces=self.coverage.traces, actions=self.coverage.actions_total
+                )
+            )
+
+    def _end(self, stopped: str) -> None:
+        self.emit(
+            Ended(
+                target=self.target_text,
+                version=self.target.version,
+                profile=self.profile.name,
+                seed=self.seed,
+                traces=self.coverage.traces,
+                actions=self.coverage.actions_total,
+                results=tuple(self._result(invariant) for invariant in self.invariants),
+                seen=self.coverage.seen(self.target.capabilities),
+                crashes_ignored=self._crashes_ignored,
+                stopped_early=stopped,
+                seconds=time.monotonic() - self._began,
+            )
+        )
+
+    def _result(self, invariant: Invariant) -> InvariantResult:
+        missing = sorted(invariant.requires - self.target.capabilities)
+        times = self._witnessed[invariant.id]
+        if missing:
+            verdict, reason = Verdict.NOT_APPLICABLE, f"lacks {', '.join(missing)}"
+        elif invariant.id in self._violated:
+            verdict, reason = Verdict.VIOLATED, ""
+        elif invariant.id in self._unknown:
+            verdict, reason = Verdict.UNKNOWN, self._unknown[invariant.id]
+        elif times == 0:
+            verdict, reason = Verdict.VACUOUS, f"never: {invariant.witnessed_by}"
+        else:
+            verdict, reason = Verdict.HOLDS, ""
+        return InvariantResult(id=invariant.id, verdict=verdict, witnessed=times, reason=reason)
+
+
+@define
+class _Reproduction:
+    """Replays candidates of the reducer and keeps what shows the signature."""
+
+    target: Target
+    signature: Signature
+    invariants: Sequence[Invariant]
+    blackbox: BlackBox | None
+    on_progress: Callable[[], None]
+    last: dict[Trace, Playback] = Factory(dict)
+    """The playback of the trace accepted last."""
+
+    def __call__(self, candidate: Trace) -> Trace | None:
+        self.on_progress()
+        honoured = self.target.honours(candidate.header.config)
+        if isinstance(honoured, Refused) or honoured != candidate.header.config:
+            return None
+        playback = play_actions(
+            self.target,
+            candidate.header,
+            candidate.actions,
+            self.invariants,
+            lenient=True,
+            blackbox=self.blackbox,
+        )
+        shown = [finding for finding in playback.findings if finding.signature == self.signature]
+        if not shown:
+            return None
+        trace = evolve(candidate, actions=playback.actions).with_expectation(shown[0])
+        self.last = {trace: playback}
+        return trace
+
+
+def shrink_and_report(
+    target: Target,
+    trace: Trace,
+    signature: Signature,
+    invariants: Sequence[Invariant],
+    *,
+    origin: str,
+    emit: Emit,
+    budget: Budget,
+    blackbox: BlackBox | None = None,
+    on_progress: Callable[[], None] = lambda: None,
+) -> bool:
+    """Emit Found for a failing trace, then Shrunk for what the reducer makes of it.
+
+    Returns False, having emitted nothing, if the trace does not show its signature again.
+    """
+    reproduce = _Reproduction(target, signature, invariants, blackbox, on_progress)
+    first = reproduce(trace)
+    if first is None:
+        return False
+    length = len(trace.actions)
+
+    def report(smaller: Trace, playback: Playback, *, is_minimal: bool) -> Failure:
+        finding = next(one for one in playback.findings if one.signature == signature)
+        return failure_of(
+            smaller,
+            playback,
+            finding,
+            origin=origin,
+            actions_found=length,
+            is_minimal=is_minimal,
+        )
+
+    emit(Found(failure=report(first, reproduce.last[first], is_minimal=False)))
+
+    def on_smaller(smaller: Trace) -> None:
+        emit(
+            Smaller(
+                signature=str(signature),
+                trace=encode(smaller).decode(),
+                actions=len(smaller.actions),
+            )
+        )
+
+    reduction = reduce(first, reproduce, budget=budget, on_smaller=on_smaller)
+    best = reproduce(reduction.trace)
+    assert best is not None, "the reducer returned a trace that does not show its signature"
+    emit(
+        Shrunk(
+            failure=report(best, reproduce.last[best], is_minimal=reduction.is_minimal),
+            executions=reduction.executions,
+            budget_spent=not reduction.is_minimal,
+        )
+    )
+    return True

@@ -1,0 +1,250 @@
+"""What a job says while it works: the only thing that reaches reports, in this process or another.
+
+Every class here is plain data (text, numbers, tuples and mappings of them), so that it crosses
+from a worker process as one line of JSON and a report needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import ClassVar, Final
+
+from attrs import field, frozen
+
+from schedcheck.model.verdict import Severity, Verdict
+
+
+class Outcome(StrEnum):
+    """What replaying a trace shows."""
+
+    FAILED = "FAILED"
+    """The signature that the trace is expected to show."""
+    OTHER = "OTHER"
+    """A violation, but another one."""
+    FIXED = "FIXED"
+    """Every action was eligible, the witness fired, and nothing was violated up to the end."""
+    HOLDS = "HOLDS"
+    """The same, for a trace that is not expected to show anything."""
+    DRIFTED = "DRIFTED"
+    """An action was not eligible, or the witness was silent."""
+    ERROR = "ERROR"
+    """The target could not be opened with the trace's configuration."""
+
+
+@frozen(kw_only=True)
+class StoryLine:
+    """One line of the table that tells a trace: an action and the scheduler after it."""
+
+    number: int
+    """The action's position in the trace, from 1."""
+    action: str
+    """``add r0 prompt=5 max=3 remote=4``, ``step``, ``drain``."""
+    waiting: tuple[str, ...] = ()
+    loading: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    blocks_free: int | None = None
+    blocks_total: int | None = None
+    note: str = ""
+    """What happened: ``r0 resumed 5``, ``r1 finished``, ``r0 preempted``."""
+    is_violation: bool = False
+
+
+@frozen(kw_only=True)
+class Complaint:
+    """One finding, as text."""
+
+    invariant: str
+    kind: str
+    subject: str
+    expected: str
+    found: str
+    step: int
+
+    @property
+    def signature(self) -> str:
+        """Invariant and kind: what the same fault shows elsewhere too."""
+        return f"{self.invariant}/{self.kind}"
+
+
+@frozen(kw_only=True)
+class Failure:
+    """A violation with everything needed to tell, replay and save it."""
+
+    complaint: Complaint
+    """The finding it is named after: the one with the smallest invariant id."""
+    others: tuple[Complaint, ...] = ()
+    """Further findings of the same step."""
+    title: str
+    """The invariant in one sentence."""
+    severity: Severity
+    target: str
+    version: str
+    origin: str
+    """``profile quick · seed 1 · trace 3``; empty for a replay."""
+    trace: str
+    """The trace file's content, to be written where it belongs."""
+    story: tuple[StoryLine, ...]
+    config: str
+    """The configuration's fields that differ from the defaults, in words."""
+    holdings: tuple[str, ...] = ()
+    """One for each live request: ``r0  RUNNING  holds 2 blocks (1 2), 5 of 9 tokens computed``."""
+    evidence: tuple[str, ...] = ()
+    """Upstream issues about faults of this kind."""
+    traceback: str = ""
+    """The engine's own traceback, if it raised."""
+    actions_found: int
+    """Actions of the trace as it was found."""
+    actions: int
+    """Actions of the trace as it is now."""
+    is_minimal: bool = False
+    """Whether no single action can be removed without losing the signature."""
+
+
+@frozen(kw_only=True)
+class Started:
+    """A run begins."""
+
+    word: ClassVar[str] = "started"
+    target: str
+    version: str
+    profile: str
+    seed: int
+    traces_max: int
+    invariants: int
+    """How many are going to be checked."""
+
+
+@frozen(kw_only=True)
+class Progress:
+    """Where a run is: for people who watch, never part of a result."""
+
+    word: ClassVar[str] = "progress"
+    doing: str
+    """``searching`` or ``shrinking REQ-001/new-after-preemption``."""
+    traces: int
+    actions: int
+
+
+@frozen(kw_only=True)
+class Found:
+    """A violation with a new signature, not shrunk yet."""
+
+    word: ClassVar[str] = "found"
+    failure: Failure
+
+
+@frozen(kw_only=True)
+class Smaller:
+    """A smaller trace with the same signature, so that an interrupted shrink loses nothing."""
+
+    word: ClassVar[str] = "smaller"
+    signature: str
+    trace: str
+    """The trace file's content."""
+    actions: int
+
+
+@frozen(kw_only=True)
+class Shrunk:
+    """The same violation, made as small as the budget allowed."""
+
+    word: ClassVar[str] = "shrunk"
+    failure: Failure
+    executions: int
+    """How many candidate traces were tried."""
+    budget_spent: bool
+    """Whether the budget ended the shrinking, so that it may still get smaller."""
+
+
+@frozen(kw_only=True)
+class InvariantResult:
+    """What a run says about one invariant."""
+
+    id: str
+    verdict: Verdict
+    witnessed: int
+    """How often it was really put to the test."""
+    reason: str = ""
+    """For NOT_APPLICABLE the missing capabilities, for VACUOUS the witness that never fired,
+    for UNKNOWN the failure of the checker."""
+
+
+@frozen(kw_only=True)
+class Seen:
+    """What a run reached, in counts."""
+
+    actions: Mapping[str, int]
+    """By word, zero included for what the target is capable of."""
+    actions_missing: Mapping[str, str] = field(factory=dict)
+    """Actions that this target cannot be asked for, with the capabilities it lacks."""
+    transitions: Mapping[str, int] = field(factory=dict)
+    """Lifecycle edges by ``BEFORE -> AFTER``, zero included for what should be reachable."""
+    journeys: Mapping[str, int] = field(factory=dict)
+    """``PREEMPTED -> WAITING_FOR_REMOTE_KVS -> resumed`` and its like: how requests came back."""
+    signatures: Mapping[str, int] = field(factory=dict)
+    """Traces that ended with each signature."""
+
+
+@frozen(kw_only=True)
+class Ended:
+    """A run is over."""
+
+    word: ClassVar[str] = "ended"
+    target: str
+    version: str
+    profile: str
+    seed: int
+    traces: int
+    actions: int
+    results: tuple[InvariantResult, ...]
+    seen: Seen
+    crashes_ignored: int = 0
+    """Traces that ended because the engine raised while ENG-001 was not among the invariants."""
+    stopped_early: str = ""
+    """Why not all traces of the profile were run: ``--max-time 60s``, ``interrupted``; empty."""
+    seconds: float = 0.0
+    """For standard error only: never part of a result."""
+
+
+@frozen(kw_only=True)
+class Replayed:
+    """A trace was replayed."""
+
+    word: ClassVar[str] = "replayed"
+    outcome: Outcome
+    target: str
+    version: str
+    reason: str
+    """One sentence: what was seen, or why it drifted."""
+    expected: str
+    """The signature the trace is expected to show, empty for none."""
+    story: tuple[StoryLine, ...]
+    failure: Failure | None = None
+    """What was violated, for FAILED and OTHER."""
+
+
+@frozen(kw_only=True)
+class Fault:
+    """A job could not be done; nothing is known about the scheduler."""
+
+    word: ClassVar[str] = "fault"
+    message: str
+    """One line that names the thing, the value and the way out."""
+    is_ours: bool = False
+    """Whether schedcheck itself is broken (exit code 70) rather than what it was given (2)."""
+    traceback: str = ""
+
+
+JobEvent = Started | Progress | Found | Smaller | Shrunk | Ended | Replayed | Fault
+
+JOB_EVENTS: Final[tuple[type[JobEvent], ...]] = (
+    Started,
+    Progress,
+    Found,
+    Smaller,
+    Shrunk,
+    Ended,
+    Replayed,
+    Fault,
+)

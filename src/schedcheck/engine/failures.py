@@ -1,0 +1,57 @@
+"""Making a failure presentable: everything a report needs, as plain data."""
+
+from __future__ import annotations
+
+from schedcheck.engine.events import Complaint, Failure
+from schedcheck.engine.play import Playback
+from schedcheck.engine.story import holdings, tell, words_for_config
+from schedcheck.invariants.registry import get
+from schedcheck.model.trace import Crashed, Trace
+from schedcheck.model.verdict import Finding
+from schedcheck.tracefile import encode
+
+
+def complaint_of(finding: Finding) -> Complaint:
+    """Return a finding as text."""
+    return Complaint(
+        invariant=finding.invariant,
+        kind=finding.mismatch.kind,
+        subject=finding.mismatch.subject,
+        expected=finding.mismatch.expected,
+        found=finding.mismatch.found,
+        step=finding.step,
+    )
+
+
+def failure_of(
+    trace: Trace,
+    playback: Playback,
+    finding: Finding,
+    *,
+    origin: str,
+    actions_found: int,
+    is_minimal: bool = False,
+) -> Failure:
+    """Tell a failing trace that was just played. ``finding`` is the one it is named after."""
+    invariant = get(finding.invariant)
+    crash = next(
+        (event for event in playback.records[-1].events if isinstance(event, Crashed)), None
+    )
+    return Failure(
+        complaint=complaint_of(finding),
+        others=tuple(complaint_of(other) for other in playback.findings if other != finding),
+        title=invariant.title,
+        severity=invariant.severity,
+        target=trace.header.target,
+        version=trace.header.version,
+        origin=origin,
+        trace=encode(trace.with_expectation(finding)).decode(),
+        story=tell(playback.records),
+        config=words_for_config(trace.header.config),
+        holdings=holdings(playback.judge.ledger),
+        evidence=invariant.evidence,
+        traceback=crash.traceback if crash else "",
+        actions_found=actions_found,
+        actions=len(trace.actions),
+        is_minimal=is_minimal,
+    )

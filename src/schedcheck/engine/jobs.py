@@ -1,0 +1,58 @@
+"""Jobs: what can be asked of a worker, in this process or in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from attrs import frozen
+
+from schedcheck.engine.events import JobEvent
+
+Emit = Callable[[JobEvent], None]
+"""Takes what a job says, in the order in which it says it."""
+
+
+@frozen(kw_only=True)
+class RunJob:
+    """Search for violations."""
+
+    word: ClassVar[str] = "run"
+    target: str
+    """As ``engine.targets.resolve`` reads it."""
+    profile: str = "quick"
+    invariants: str = ""
+    """Patterns as ``invariants.registry.select`` reads them; empty: all."""
+    seed: int = 0
+    seconds_max: float | None = None
+    """Wall time after which no further trace is begun; None: the profile's traces alone decide."""
+    dialect: str = ""
+    """``v1`` or ``v2``; empty: each trace draws one that the target speaks."""
+
+
+@frozen(kw_only=True)
+class ReplayJob:
+    """Replay one trace."""
+
+    word: ClassVar[str] = "replay"
+    target: str
+    trace: str
+    """The trace file's content."""
+    name: str
+    """What to call it in messages."""
+
+
+@frozen(kw_only=True)
+class ShrinkJob:
+    """Shrink one failing trace."""
+
+    word: ClassVar[str] = "shrink"
+    target: str
+    trace: str
+    name: str
+    seconds_max: float | None = None
+
+
+Job = RunJob | ReplayJob | ShrinkJob
+
+JOBS: Final[tuple[type[Job], ...]] = (RunJob, ReplayJob, ShrinkJob)

@@ -1,0 +1,292 @@
+"""What can happen next: which actions are eligible, and how one integer chooses among them.
+
+The machine, the campaign and exploration all ask here, so that there is one definition. Replay
+asks ``why_not``, which says in words why an action of a trace cannot happen now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Final
+
+from attrs import frozen
+
+from schedcheck.engine.profiles import Load
+from schedcheck.model.actions import (
+    Abort,
+    Action,
+    Add,
+    Complete,
+    Drain,
+    FailTransfer,
+    FinishSend,
+    FinishTransfer,
+    Preempt,
+    ResetPrefixCache,
+    Schedule,
+    Step,
+)
+from schedcheck.model.capability import Capability
+from schedcheck.model.output import Load as KVLoad
+from schedcheck.model.request import OWN, RequestSpec
+from schedcheck.model.snapshot import Status
+from schedcheck.model.tokens import UnknownStream, prompt_tokens
+from schedcheck.oracles.ledger import Ledger
+
+INTEGER_BITS: Final = 64
+"""How many bits the integer has that chooses an action."""
+_SHARED: Final = "s0"
+"""The stream that generated prompts share a prefix of."""
+
+
+def why_not(action: Action, ledger: Ledger, capabilities: frozenset[Capability]) -> str | None:
+    """Return why an action is not eligible now, in words; None if it is."""
+    missing = sorted(action.needs - capabilities)
+    if missing:
+        return f"the target lacks {', '.join(missing)}"
+    match action:
+        case Add():
+            return _why_no_add(action, ledger)
+        case Schedule():
+            return _why_no_schedule(ledger)
+        case Complete(finish_loads=loads):
+            return (None if ledger.in_flight else "no step is in flight") or _first(
+                loads, lambda name: _why_no_load(name, ledger)
+            )
+        case Step(finish_loads=loads):
+            return _why_no_schedule(ledger) or _first(
+                loads, lambda name: _why_no_load(name, ledger)
+            )
+        case FinishTransfer(request=name):
+            return _why_no_load(name, ledger)
+        case FailTransfer(request=name):
+            sync = ledger.sync_load_in_flight(name)
+            return None if sync and name not in sync.bad_blocks else _why_no_load(name, ledger)
+        case FinishSend(request=name):
+            sending = {life.name for life in ledger.open_sends()}
+            return None if name in sending else f"no KV of {name} is being sent"
+        case Abort(request=name):
+            known = name in ledger.lives and ledger.lives[name].is_live
+            return None if known else f"{name} is not an unfinished request"
+        case Preempt(request=name):
+            known = name in ledger.lives and ledger.lives[name].status is Status.RUNNING
+            return None if known else f"{name} does not run"
+        case ResetPrefixCache(running=running):
+            return _why_no_reset(ledger, capabilities, running=running)
+        case Drain():
+            return None
+
+
+def _first(names: Sequence[str], why: Callable[[str], str | None]) -> str | None:
+    return next((reason for reason in map(why, names) if reason), None)
+
+
+def _why_no_add(action: Add, ledger: Ledger) -> str | None:
+    if action.request in ledger.lives:
+        return f"{action.request} was added before"
+    former = action.spec.engine_id_of
+    if former is not None and (former not in ledger.lives or ledger.lives[former].rejected):
+        return f"{action.request} reuses the engine id of {former}, which never had one"
+    if former is not None and _id_in_use(former, ledger):
+        return f"the engine id of {former} is still in use"
+    try:
+        prompt_tokens(action.request, {**ledger.specs(), action.request: action.spec})
+    except UnknownStream as error:
+        return str(error)
+    return None
+
+
+def _id_in_use(name: str, ledger: Ledger) -> bool:
+    """Whether the scheduler still tracks a request with the same engine id."""
+    engine_id = ledger.lives[name].engine_id
+    return any(
+        life.engine_id == engine_id and (life.is_live or life.name in ledger.snapshot.requests)
+        for life in ledger.lives.values()
+    )
+
+
+def _why_no_schedule(ledger: Ledger) -> str | None:
+    if len(ledger.in_flight) >= ledger.config.max_steps_in_flight:
+        return f"{len(ledger.in_flight)} step(s) are in flight, as many as may be"
+    return None
+
+
+def _why_no_load(name: str, ledger: Ledger) -> str | None:
+    life = ledger.lives.get(name)
+    if life is None or life.load is None:
+        return f"{name} loads nothing"
+    return f"the load of {name} has ended before" if life.load.ended else None
+
+
+def _why_no_reset(
+    ledger: Ledger, capabilities: frozenset[Capability], *, running: bool
+) -> str | None:
+    if not running:
+        return None
+    if Capability.RESET_RUNNING not in capabilities:
+        return f"the target lacks {Capability.RESET_RUNNING}"
+    if any(life.load is not None for life in ledger.lives.values()):
+        # Documented of real engines: a forced reset during a load is the caller's error.
+        return "a forced reset is not allowed while KV is being loaded"
+    return None
+
+
+@frozen
+class Choice:
+    """One kind of action that is eligible, with the requests it can be about."""
+
+    word: str
+    weight: int
+    build: Callable[[int], Action]
+    """Makes the action from what is left of the integer."""
+
+
+def choices(ledger: Ledger, load: Load) -> list[Choice]:
+    """Return what is eligible now, the plainest first, so that small integers are plain traces."""
+    found: list[Choice] = []
+
+    def offer(word: str, build: Callable[[int], Action], *, needs: frozenset[Capability]) -> None:
+        weight = load.weights.get(word, 0)
+        if weight and needs <= load.capabilities:
+            found.append(Choice(word, weight, build))
+
+    room = _why_no_schedule(ledger) is None
+    split = ledger.config.max_steps_in_flight > 1
+    if room:
+        offer("step", lambda _: Step(), needs=Step.needs)
+    if ledger.in_flight:
+        offer("complete", lambda _: Complete(), needs=Complete.needs)
+    if room and (split or not ledger.in_flight):
+        offer("schedule", lambda _: Schedule(), needs=Schedule.needs)
+    if len(ledger.lives) < load.requests_max and len(ledger.live()) < load.live_max:
+        offer("add", lambda number: draw_add(number, ledger, load), needs=Add.needs)
+    _offer_transfers(ledger, offer)
+    live = [life.name for life in ledger.live()]
+    if live:
+        offer("abort", lambda n: Abort(live[n % len(live)]), needs=Abort.needs)
+    running = [name for name in live if ledger.lives[name].status is Status.RUNNING]
+    if running:
+        offer("preempt", lambda n: Preempt(running[n % len(running)]), needs=Preempt.needs)
+    forced = _why_no_reset(ledger, load.capabilities, running=True) is None
+    offer(
+        "reset_prefix_cache",
+        lambda n: ResetPrefixCache(running=forced and n % 4 > 0),
+        needs=ResetPrefixCache.needs,
+    )
+    return found
+
+
+def _offer_transfers(ledger: Ledger, offer: Callable[..., None]) -> None:
+    loads = [life.name for life in ledger.open_loads()]
+    sends = [life.name for life in ledger.open_sends()]
+    if loads:
+        offer(
+            "finish_transfer",
+            lambda n: FinishTransfer(loads[n % len(loads)]),
+            needs=FinishTransfer.needs,
+        )
+    failing = [life.load.load for life in ledger.open_loads() if life.load] + [
+        load
+        for step in ledger.in_flight
+        for load in step.output.loads
+        if not load.is_async and load.name not in step.bad_blocks
+    ]
+    if failing:
+        offer("fail_transfer", lambda n: _fail(n, failing), needs=FailTransfer.needs)
+    if sends:
+        offer("finish_send", lambda n: FinishSend(sends[n % len(sends)]), needs=FinishSend.needs)
+
+
+def _fail(number: int, loads: Sequence[KVLoad]) -> FailTransfer:
+    number, which = divmod(number, len(loads))
+    blocks = min((len(group) for group in loads[which].block_ids or ()), default=1)
+    return FailTransfer(loads[which].name, number % max(1, blocks))
+
+
+def decode(number: int, ledger: Ledger, load: Load) -> Action:
+    """Return the eligible action that an integer chooses; a drain if nothing else is left."""
+    offered = choices(ledger, load)
+    total = sum(choice.weight for choice in offered)
+    if not total:
+        return drain_for(ledger)
+    number, ticket = divmod(number, total)
+    for choice in offered:
+        if ticket < choice.weight:
+            return choice.build(number)
+        ticket -= choice.weight
+    raise AssertionError("a ticket is smaller than the sum of the weights")
+
+
+def draw_add(number: int, ledger: Ledger, load: Load) -> Add:
+    """Return a request that fits alone, made from the digits of an integer."""
+
+    def digit(base: int) -> int:
+        nonlocal number
+        number, value = divmod(number, base)
+        return value
+
+    can = load.capabilities
+    longest_prompt = max(1, load.tokens_max - 1)
+    prompt = 1 + digit(longest_prompt)
+    output = 1 + digit(max(1, min(load.tokens_max - prompt, 12)))
+    shared = digit(prompt) if digit(3) == 0 else 0
+    remote, is_async = 0, True
+    if digit(100) < load.remote_percent and can & {Capability.ASYNC_LOADS, Capability.SYNC_LOADS}:
+        remote = 1 + digit(prompt)
+        sync = Capability.SYNC_LOADS in can and digit(100) < load.sync_percent
+        is_async = Capability.ASYNC_LOADS in can and not sync
+    former = [
+        name
+        for name, life in ledger.lives.items()
+        if not life.rejected and not _id_in_use(name, ledger)
+    ]
+    reuse = Capability.ID_REUSE in can and former and digit(100) < load.reuse_percent
+    return Add(
+        f"r{len(ledger.lives)}",
+        RequestSpec(
+            prompt=((_SHARED, shared), (OWN, prompt - shared)) if shared else ((OWN, prompt),),
+            max_tokens=output,
+            stop_at=digit(output) if digit(5) == 0 else None,
+            priority=digit(3) if Capability.PRIORITY in can else 0,
+            remote_tokens=remote,
+            load_async=is_async,
+            send_kv=Capability.DELAYED_FREE in can and digit(100) < load.send_percent,
+            engine_id_of=former[-1 - digit(min(3, len(former)))] if reuse else None,
+        ),
+    )
+
+
+def drain_for(ledger: Ledger) -> Drain:
+    """Return the quiet tail with a bound computed from the work left.
+
+    Each unfinished request may have to be computed from its start, one token a step, alone, and
+    again after each preemption by those before it; transfers take a round each.
+    """
+    work = [life.spec.total_tokens_max for life in ledger.live()]
+    return Drain(steps_max=20 + 2 * len(work) + sum(work) * (1 + len(work)))
+
+
+def every_action(
+    ledger: Ledger,
+    capabilities: frozenset[Capability],
+    menu: Sequence[RequestSpec],
+    *,
+    adds_max: int,
+) -> list[Action]:
+    """Return every eligible action, where a request is one of ``menu`` and few may be added.
+
+    Loads may end with the step that reports them, in every combination. Drains are left out.
+    """
+    loads = [life.name for life in ledger.open_loads()]
+    ends = [subset for size in range(len(loads) + 1) for subset in combinations(loads, size)]
+    offered: list[Action] = [Step(names) for names in ends]
+    if ledger.config.max_steps_in_flight > 1:
+        offered += [Schedule(), *(Complete(names) for names in ends)]
+    if len(ledger.lives) < adds_max:
+        offered += [Add(f"r{len(ledger.lives)}", spec) for spec in menu]
+    for life in ledger.lives.values():
+        offered += [Abort(life.name), Preempt(life.name), FinishTransfer(life.name)]
+        offered += [FinishSend(life.name), FailTransfer(life.name)]
+    offered += [ResetPrefixCache(running=True), ResetPrefixCache(running=False)]
+    return [action for action in offered if why_not(action, ledger, capabilities) is None]

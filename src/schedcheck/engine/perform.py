@@ -1,0 +1,78 @@
+"""Doing a job, whatever it is, wherever this process runs."""
+
+from __future__ import annotations
+
+from schedcheck.engine.campaign import Campaign, shrink_and_report
+from schedcheck.engine.events import Fault
+from schedcheck.engine.executor import BlackBox
+from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
+from schedcheck.engine.profiles import get_profile
+from schedcheck.engine.replay import replay
+from schedcheck.engine.shrink import Budget
+from schedcheck.engine.targets import resolve
+from schedcheck.invariants.registry import every_invariant, select
+from schedcheck.model.config import Dialect
+from schedcheck.sut import TargetError
+from schedcheck.tracefile import decode
+
+
+def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
+    """Do a job and emit what comes of it.
+
+    What the job was given wrongly (an unknown target, profile, pattern; a trace that cannot be
+    read) becomes a Fault. KeyboardInterrupt passes, after Ended was emitted for a run.
+    """
+    try:
+        match job:
+            case RunJob():
+                _run(job, emit, blackbox)
+            case ReplayJob():
+                trace = decode(job.trace.encode(), name=job.name)
+                emit(replay(resolve(job.target), job.target, trace, blackbox=blackbox))
+            case ShrinkJob():
+                _shrink(job, emit, blackbox)
+    except (TargetError, ValueError) as error:
+        emit(Fault(message=str(error)))
+
+
+def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
+    profile, invariants = get_profile(job.profile), select(job.invariants)
+    target = resolve(job.target)
+    dialect = Dialect(job.dialect) if job.dialect else None
+    if dialect is not None and dialect not in target.dialects:
+        spoken = ", ".join(target.dialects)
+        raise TargetError(f"{job.target} does not speak the dialect {dialect}, only {spoken}")
+    Campaign(
+        target=target,
+        target_text=job.target,
+        profile=profile,
+        invariants=invariants,
+        seed=job.seed,
+        emit=emit,
+        seconds_max=job.seconds_max,
+        dialect=dialect,
+        blackbox=blackbox,
+    ).run()
+
+
+def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:
+    trace = decode(job.trace.encode(), name=job.name)
+    target = resolve(job.target)
+    expect = trace.header.expect
+    if expect is None:
+        raise TargetError(f"{job.name} is not expected to violate anything, so it cannot be shrunk")
+    done = shrink_and_report(
+        target,
+        trace,
+        expect.signature,
+        every_invariant(),
+        origin="",
+        emit=emit,
+        budget=Budget(executions_max=100_000, seconds_max=job.seconds_max),
+        blackbox=blackbox,
+    )
+    if not done:
+        raise TargetError(
+            f"{job.name} does not show {expect.signature} on {job.target}; "
+            f"schedcheck replay says what it shows"
+        )

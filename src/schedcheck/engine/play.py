@@ -1,0 +1,111 @@
+"""Playing a list of actions on a fresh scheduler, from the first to the first finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from attrs import frozen
+
+from schedcheck.engine.executor import BlackBox, Executor, Watch
+from schedcheck.engine.moves import why_not
+from schedcheck.invariants.registry import Invariant
+from schedcheck.judge import Judge
+from schedcheck.model.actions import Action
+from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.trace import Header, StepRecord, Trace
+from schedcheck.model.verdict import Finding
+from schedcheck.sut import Refused, Target, TargetError
+
+
+@frozen(kw_only=True)
+class Playback:
+    """What playing a trace showed."""
+
+    records: tuple[StepRecord, ...]
+    """One for each action carried out, the skipped ones left out."""
+    judge: Judge
+    drift: str = ""
+    """Why a strict playback stopped before its end: which action was not eligible, and why."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the last action showed; a playback ends with its first finding."""
+        return self.records[-1].findings if self.records else ()
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The actions that were carried out."""
+        return tuple(record.action for record in self.records)
+
+
+def check_config(target: Target, config: SchedulerConfig) -> None:
+    """Raise TargetError if a target cannot be given exactly this configuration."""
+    honoured = target.honours(config)
+    if isinstance(honoured, Refused):
+        raise TargetError(f"{target.name} refuses this configuration: {honoured.reason}")
+    if honoured != config:
+        raise TargetError(f"{target.name} cannot be given this configuration, only {honoured}")
+
+
+def play(
+    target: Target,
+    trace: Trace,
+    invariants: Sequence[Invariant],
+    *,
+    lenient: bool = False,
+    watch: Watch | None = None,
+    blackbox: BlackBox | None = None,
+) -> Playback:
+    """Play a trace until its first finding or its end.
+
+    A strict playback stops at the first action that is not eligible; a lenient one skips it.
+    Raises TargetError if the target cannot be given the trace's configuration.
+    """
+    check_config(target, trace.header.config)
+    return play_actions(
+        target,
+        trace.header,
+        trace.actions,
+        invariants,
+        lenient=lenient,
+        watch=watch,
+        blackbox=blackbox,
+    )
+
+
+def play_actions(
+    target: Target,
+    header: Header,
+    actions: Iterable[Action],
+    invariants: Sequence[Invariant],
+    *,
+    lenient: bool = False,
+    watch: Watch | None = None,
+    blackbox: BlackBox | None = None,
+) -> Playback:
+    """Play actions as ``play`` does, with a configuration known to be honoured."""
+    judge = Judge(header.config, target.capabilities, invariants)
+    records: list[StepRecord] = []
+    drift = ""
+    if blackbox is not None:
+        blackbox.begin(header)
+    sut = target.open(header.config)
+    try:
+        executor = Executor(sut, judge, watch)
+        for number, action in enumerate(actions, 1):
+            reason = why_not(action, judge.ledger, target.capabilities)
+            if reason is not None and lenient:
+                continue
+            if reason is not None:
+                drift = f"action {number} ({action.do}) was not eligible: {reason}"
+                break
+            if blackbox is not None:
+                blackbox.note(action)
+            records.append(executor.apply(action))
+            if records[-1].findings:
+                break
+    finally:
+        sut.close()
+        if blackbox is not None:
+            blackbox.end()
+    return Playback(records=tuple(records), judge=judge, drift=drift)

@@ -1,0 +1,78 @@
+"""Replaying one trace: does it still show what it is expected to show?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedcheck.engine.events import Failure, Outcome, Replayed
+from schedcheck.engine.executor import BlackBox
+from schedcheck.engine.failures import failure_of
+from schedcheck.engine.play import Playback, play
+from schedcheck.engine.story import tell
+from schedcheck.invariants.registry import Invariant, every_invariant
+from schedcheck.model.trace import Trace
+from schedcheck.sut import Target, TargetError
+
+
+def replay(
+    target: Target,
+    target_text: str,
+    trace: Trace,
+    *,
+    invariants: Sequence[Invariant] | None = None,
+    blackbox: BlackBox | None = None,
+) -> Replayed:
+    """Replay a trace strictly and say what became of its expectation."""
+    expect = trace.header.expect
+    expected = str(expect.signature) if expect else ""
+    try:
+        playback = play(target, trace, invariants or every_invariant(), blackbox=blackbox)
+    except TargetError as error:
+        return Replayed(
+            outcome=Outcome.ERROR,
+            target=target_text,
+            version=target.version,
+            reason=str(error),
+            expected=expected,
+            story=(),
+        )
+    outcome, reason = _outcome(trace, playback)
+    return Replayed(
+        outcome=outcome,
+        target=target_text,
+        version=target.version,
+        reason=reason,
+        expected=expected,
+        story=tell(playback.records),
+        failure=_failure(trace, playback),
+    )
+
+
+def _outcome(trace: Trace, playback: Playback) -> tuple[Outcome, str]:
+    expect = trace.header.expect
+    signatures = {finding.signature for finding in playback.findings}
+    if expect is not None and expect.signature in signatures:
+        return Outcome.FAILED, f"{expect.signature} at action {len(playback.records)}"
+    if signatures:
+        shown = ", ".join(map(str, sorted(signatures)))
+        return Outcome.OTHER, f"{shown} at action {len(playback.records)}"
+    if playback.drift:
+        return Outcome.DRIFTED, playback.drift
+    witness = expect.signature.invariant if expect else trace.header.witness
+    if witness and not playback.judge.witnessed[witness]:
+        return Outcome.DRIFTED, f"every action was eligible, but nothing put {witness} to the test"
+    if expect is not None:
+        return Outcome.FIXED, f"every action was eligible and {expect.signature} did not show"
+    return Outcome.HOLDS, "every action was eligible and nothing was violated"
+
+
+def _failure(trace: Trace, playback: Playback) -> Failure | None:
+    findings = playback.findings
+    if not findings:
+        return None
+    expect = trace.header.expect
+    named = next(
+        (one for one in findings if expect and one.signature == expect.signature),
+        min(findings, key=lambda one: one.signature),
+    )
+    return failure_of(trace, playback, named, origin="", actions_found=len(trace.actions))

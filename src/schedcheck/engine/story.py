@@ -1,0 +1,165 @@
+"""Telling a trace: each action in words, the queues after it, and what was worth a note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from attrs import fields
+
+from schedcheck.engine.events import StoryLine
+from schedcheck.model.actions import Action, Add, Complete, Drain, FailTransfer, Step, requests_of
+from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.output import Rejected, Role
+from schedcheck.model.snapshot import EMPTY_SNAPSHOT, RequestView, Snapshot, Status
+from schedcheck.model.trace import (
+    Added,
+    AnyEvent,
+    Completed,
+    Controlled,
+    Crashed,
+    Drained,
+    Hung,
+    Malformed,
+    Scheduled,
+    StepRecord,
+)
+from schedcheck.oracles.ledger import Ledger
+
+
+def tell(records: Iterable[StepRecord]) -> tuple[StoryLine, ...]:
+    """Return one line for each action carried out."""
+    return tuple(_line(record) for record in records)
+
+
+def _line(record: StepRecord) -> StoryLine:
+    after = record.events[-1].snapshot if record.events else EMPTY_SNAPSHOT
+    loading = _names_in(after, Status.WAITING_FOR_REMOTE_KVS)
+    running = _names_in(after, Status.RUNNING) or after.queues.get("running", ())
+    queued = [name for queue, names in after.queues.items() if queue != "running" for name in names]
+    return StoryLine(
+        number=record.number,
+        action=words_for(record.action),
+        waiting=tuple(name for name in queued if name not in loading and name not in running),
+        loading=loading,
+        running=running,
+        blocks_free=after.blocks_free,
+        blocks_total=after.blocks_total,
+        note=", ".join(note for event in record.events for note in _notes(event)),
+        is_violation=bool(record.findings),
+    )
+
+
+def _names_in(snapshot: Snapshot, status: Status) -> tuple[str, ...]:
+    return tuple(name for name, view in snapshot.requests.items() if view.status is status)
+
+
+def words_for(action: Action) -> str:
+    """Return an action as it stands in a table: ``add r0 prompt=5 max=3 remote=4``."""
+    match action:
+        case Add():
+            return _words_for_add(action)
+        case Step(finish_loads=names) | Complete(finish_loads=names) if names:
+            return f"{action.do}, loads end: {' '.join(names)}"
+        case FailTransfer(request=name, bad_block=block):
+            return f"fail_transfer {name} from block {block}"
+        case Drain():
+            return "drain"
+        case _:
+            forced = " running" if getattr(action, "running", False) else ""
+            return " ".join([action.do, *requests_of(action)]) + forced
+
+
+def _words_for_add(action: Add) -> str:
+    spec = action.spec
+    words = [
+        f"add {action.request}",
+        f"prompt={spec.prompt_tokens_count}",
+        f"max={spec.max_tokens}",
+    ]
+    shared = [f"{stream}:{length}" for stream, length in spec.prompt if stream != "own" and length]
+    if shared:
+        words.append(f"shares={'+'.join(shared)}")
+    if spec.remote_tokens:
+        words.append(f"remote={spec.remote_tokens}{'' if spec.load_async else ' sync'}")
+    if spec.stop_at is not None:
+        words.append(f"stop_at={spec.stop_at}")
+    if spec.priority:
+        words.append(f"priority={spec.priority}")
+    if spec.send_kv:
+        words.append("send")
+    if spec.engine_id_of is not None:
+        words.append(f"id_of={spec.engine_id_of}")
+    return " ".join(words)
+
+
+def _notes(event: AnyEvent) -> Iterator[str]:
+    """Yield what is worth saying about an event."""
+    match event:
+        case Added(answer=Rejected(reason=reason)) | Controlled(answer=Rejected(reason=reason)):
+            yield f"refused: {reason}"
+        case Scheduled(output=output):
+            for row in output.rows:
+                if row.role is not Role.RUNNING:
+                    yield f"{row.name} {row.role.value.lower()} +{row.count}"
+            for name in output.preempted or ():
+                yield f"{name} preempted"
+            for load in output.loads:
+                how = "" if load.is_async else " within the step"
+                yield f"{load.name} loads {load.count} tokens{how}"
+        case Completed(result=result, output=output):
+            if result.loads_finished:
+                yield f"loads reported: {' '.join(result.loads_finished)}"
+            for name in result.loads_failed:
+                yield f"{name} load failed"
+            if result.sends_finished:
+                yield f"sends reported: {' '.join(result.sends_finished)}"
+            for name, reason in output.finished.items():
+                yield f"{name} finished ({reason.value.lower()})"
+        case Drained(rounds=rounds, idle_rounds=idle):
+            yield f"{rounds} quiet rounds" + (
+                f", the last {idle} scheduled nothing" if idle else ""
+            )
+        case Crashed(error=error, function=function):
+            yield f"{error} in {function}"
+        case Hung(detail=detail):
+            yield detail
+        case Malformed(problem=problem):
+            yield problem
+        case _:
+            return
+
+
+def holdings(ledger: Ledger) -> tuple[str, ...]:
+    """Return, for each request the scheduler still tracks, what it holds."""
+    return tuple(_holding(name, view) for name, view in sorted(ledger.snapshot.requests.items()))
+
+
+def _holding(name: str, view: RequestView) -> str:
+    blocks = [block for group in view.block_ids or () for block in group]
+    status = view.status.value if view.status else "?"
+    which = f" ({' '.join(map(str, blocks))})" if 0 < len(blocks) <= 12 else ""
+    computed = f"{view.num_computed_tokens} of {view.num_tokens} tokens computed"
+    return f"{name}  {status}  holds {len(blocks)} block(s){which}, {computed}"
+
+
+def words_for_config(config: SchedulerConfig) -> str:
+    """Return a configuration in words; what is off or plain by default is left out."""
+    words = [
+        f"{config.blocks_total} blocks of {config.block_size}",
+        f"budget {config.max_num_batched_tokens}",
+        f"max_num_seqs {config.max_num_seqs}",
+        f"max_model_len {config.max_model_len}",
+    ]
+    plain = {one.name: one.default for one in fields(type(config))}
+    for name in (
+        "max_steps_in_flight",
+        "policy",
+        "chunked_prefill",
+        "prefix_caching",
+        "load_failure_policy",
+        "dialect",
+    ):
+        value = getattr(config, name)
+        if value != plain[name]:
+            words.append(f"{name} {value}")
+    return " · ".join(words)

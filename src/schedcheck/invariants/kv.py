@@ -1,0 +1,236 @@
+"""KV: blocks, who owns them and what they hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from schedcheck.invariants.registry import invariant
+from schedcheck.model.capability import Capability
+from schedcheck.model.snapshot import Snapshot
+from schedcheck.model.trace import Added, Completed, Controlled, Drained, Event, Scheduled
+from schedcheck.model.verdict import Mismatch, Severity
+from schedcheck.oracles.ledger import Ledger
+
+_CALLS = (Added, Scheduled, Completed, Controlled)
+
+
+def _ended_well(event: Drained, _before: Snapshot, ledger: Ledger) -> bool:
+    return not event.unfinished and any(life.was_sent for life in ledger.lives.values())
+
+
+@invariant(
+    "KV-001",
+    "when everything has finished, every block is free again and no request is left behind",
+    severity=Severity.MAJOR,
+    on=(Drained,),
+    witness=_ended_well,
+    witnessed_by="requests that ran have all finished in the quiet tail",
+    evidence=("https://github.com/vllm-project/vllm/pull/43433",),
+)
+def blocks_come_back(event: Drained, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Compare free and total after the quiet tail."""
+    if event.unfinished:
+        return
+    free, total = event.snapshot.blocks_free, event.snapshot.blocks_total
+    if free is not None and total is not None and free != total:
+        yield Mismatch(
+            kind="blocks-not-returned",
+            subject="the block pool",
+            expected=f"{total} of {total} blocks free",
+            found=f"{free} free after {event.rounds} quiet rounds",
+        )
+    if event.snapshot.requests:
+        names = " ".join(sorted(event.snapshot.requests))
+        yield Mismatch(
+            kind="left-behind",
+            subject=names,
+            expected="no request is tracked",
+            found=f"still tracked after {event.rounds} quiet rounds",
+        )
+
+
+def _transfer_open(_event: Event, _before: Snapshot, ledger: Ledger) -> bool:
+    return bool(ledger.open_loads() or ledger.open_sends())
+
+
+@invariant(
+    "KV-002",
+    "the blocks of an open transfer are neither freed nor given to another request",
+    severity=Severity.CRITICAL,
+    on=_CALLS,
+    requires={Capability.SHOWS_BLOCK_TABLES},
+    witness=_transfer_open,
+    witnessed_by="a load or a send is open",
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/32255",
+        "https://github.com/vllm-project/vllm/issues/46240",
+    ),
+)
+def transfer_owns_blocks(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Look for the blocks of open loads and sends in the free list and in other tables."""
+    for life in ledger.open_loads():
+        assert life.load is not None
+        blocks = frozenset(b for group in life.load.load.block_ids or () for b in group)
+        yield from _given_away(blocks, life.name, "loading", event.snapshot, shared=True)
+    for life in ledger.open_sends():
+        assert life.send is not None
+        yield from _given_away(life.send.blocks, life.name, "sending", event.snapshot, shared=False)
+    for problem in ledger.memory_problems:
+        if problem.kind == "write-into-transfer":
+            yield Mismatch(
+                kind=problem.kind,
+                subject=problem.name,
+                expected=problem.expected,
+                found=problem.found,
+            )
+
+
+def _given_away(
+    blocks: frozenset[int], owner: str, doing: str, snapshot: Snapshot, *, shared: bool
+) -> Iterator[Mismatch]:
+    """Yield a mismatch when blocks are free, or (``shared``) in another request's table."""
+    free = sorted(blocks.intersection(snapshot.free_block_ids or ()))
+    expected = f"the blocks of {owner} stay its own until its {doing} has ended"
+    if free:
+        yield Mismatch(
+            kind=f"freed-while-{doing}",
+            subject=owner,
+            expected=expected,
+            found=f"block(s) {_listed(free)} are free",
+        )
+        return
+    if not shared:
+        return
+    for name in sorted(snapshot.requests):
+        taken = sorted(blocks & snapshot.blocks_of(name))
+        if name != owner and taken:
+            yield Mismatch(
+                kind=f"reused-while-{doing}",
+                subject=owner,
+                expected=expected,
+                found=f"{name} holds block(s) {_listed(taken)}",
+            )
+            return
+
+
+def _listed(blocks: list[int]) -> str:
+    return " ".join(str(block) for block in blocks)
+
+
+def _holds_blocks(event: Event, _before: Snapshot, _ledger: Ledger) -> bool:
+    return any(view.block_ids for view in event.snapshot.requests.values())
+
+
+@invariant(
+    "KV-003",
+    "a block is free once, and never free while a request holds it",
+    severity=Severity.CRITICAL,
+    on=_CALLS,
+    requires={Capability.SHOWS_BLOCK_TABLES, Capability.SHOWS_FREE_BLOCKS},
+    witness=_holds_blocks,
+    witnessed_by="a request holds blocks",
+    evidence=("https://github.com/vllm-project/vllm/pull/45357",),
+)
+def free_or_owned(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Look for repeated ids in the free list, and for ids that are both free and held."""
+    free = event.snapshot.free_block_ids or ()
+    distinct = frozenset(free)
+    if len(distinct) != len(free):
+        twice = sorted(block for block, times in Counter(free).items() if times > 1)
+        yield Mismatch(
+            kind="free-twice",
+            subject=f"block {twice[0]}",
+            expected="each block stands in the free list at most once",
+            found=f"block(s) {_listed(twice)} stand there more than once",
+        )
+    for name in sorted(event.snapshot.requests):
+        both = sorted(distinct & event.snapshot.blocks_of(name))
+        if both:
+            yield Mismatch(
+                kind="free-and-held",
+                subject=name,
+                expected="the blocks that it holds are not free",
+                found=f"block(s) {_listed(both)} are",
+            )
+
+
+@invariant(
+    "KV-006",
+    "where blocks are exclusive, no block is held by two requests",
+    severity=Severity.CRITICAL,
+    on=_CALLS,
+    requires={Capability.SHOWS_BLOCK_TABLES, Capability.EXCLUSIVE_BLOCKS},
+    witness=_holds_blocks,
+    witnessed_by="a request holds blocks",
+    evidence=("https://github.com/vllm-project/vllm/pull/32255",),
+)
+def one_owner(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Look for ids in two tables."""
+    owners: dict[int, str] = {}
+    for name in sorted(event.snapshot.requests):
+        for block in sorted(event.snapshot.blocks_of(name)):
+            other = owners.setdefault(block, name)
+            if other != name:
+                yield Mismatch(
+                    kind="two-owners",
+                    subject=f"block {block}",
+                    expected="one request holds it",
+                    found=f"{other} and {name} hold it",
+                )
+                return
+
+
+def _reads_back(_event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+    step = ledger.executed
+    return step is not None and any((row.start or 0) > 0 for row in step.output.rows)
+
+
+@invariant(
+    "KV-004",
+    "whatever a step reads from KV memory was computed, hit or loaded for exactly that prefix",
+    severity=Severity.CRITICAL,
+    on=(Completed,),
+    requires={Capability.SHOWS_BLOCK_TABLES, Capability.SHOWS_STARTS},
+    witness=_reads_back,
+    witnessed_by="a step goes on behind tokens computed or loaded before",
+    evidence=("https://github.com/vllm-project/vllm/pull/32255",),
+)
+def reads_what_was_written(
+    event: Completed, before: Snapshot, ledger: Ledger
+) -> Iterator[Mismatch]:
+    """Report what the shadow memory found when it executed the step."""
+    for problem in ledger.memory_problems:
+        if problem.kind.startswith("read-"):
+            yield Mismatch(
+                kind=problem.kind,
+                subject=problem.name,
+                expected=problem.expected,
+                found=problem.found,
+            )
+
+
+def _computes(_event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+    return ledger.executed is not None and bool(ledger.executed.output.rows)
+
+
+@invariant(
+    "KV-005",
+    "a block table has room for every token that a step computes",
+    severity=Severity.CRITICAL,
+    on=(Completed,),
+    requires={Capability.SHOWS_BLOCK_TABLES, Capability.SHOWS_STARTS},
+    witness=_computes,
+    witnessed_by="a step computes something",
+    evidence=("https://github.com/vllm-project/vllm/issues/23347",),
+)
+def table_has_room(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Report where the simulated worker ran out of table."""
+    for problem in ledger.worker_problems:
+        if problem.kind == "table-too-short":
+            yield Mismatch(
+                kind=problem.kind,
+                subject=problem.name,
+                expected=problem.expected,
+                found=problem.found,
+            )

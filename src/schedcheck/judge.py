@@ -1,0 +1,99 @@
+"""The Judge: folds each event into the Ledger, runs the oracles and asks the invariants.
+
+It drives nothing, so whoever has events can have them judged: the executor, a replay, a recorder
+beside a live engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from attrs import define, field
+
+from schedcheck.invariants.registry import Invariant, every_invariant
+from schedcheck.model.capability import Capability
+from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.trace import (
+    AnyEvent,
+    Completed,
+    Crashed,
+    Hung,
+    Malformed,
+    Transfer,
+    TransferEnded,
+)
+from schedcheck.model.verdict import Finding
+from schedcheck.oracles.ledger import Ledger, OpenLoad
+from schedcheck.oracles.shadow import ShadowMemory
+from schedcheck.oracles.worker import SimulatedWorker
+
+
+@define
+class Judge:
+    """Judges one trace, event by event."""
+
+    config: SchedulerConfig
+    capabilities: frozenset[Capability]
+    invariants: Sequence[Invariant] = field(factory=every_invariant)
+    """Those to check; the ones whose capabilities are missing are left out."""
+    ledger: Ledger = field(init=False)
+    worker: SimulatedWorker = field(init=False)
+    memory: ShadowMemory = field(init=False)
+    witnessed: Counter[str] = field(init=False, factory=Counter)
+    """How often each invariant was really put to the test."""
+    unknown: dict[str, str] = field(init=False, factory=dict)
+    """Invariants whose checker failed, and how: nothing can be said about them."""
+    _by_event: dict[type, list[Invariant]] = field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.ledger = Ledger(self.config)
+        self.worker = SimulatedWorker(self.ledger)
+        self.memory = ShadowMemory(self.ledger, self.worker)
+        for invariant in self.applicable():
+            for kind in invariant.on:
+                self._by_event.setdefault(kind, []).append(invariant)
+
+    def applicable(self) -> Iterable[Invariant]:
+        """Return the chosen invariants that this target can be asked about."""
+        return [one for one in self.invariants if one.requires <= self.capabilities]
+
+    def observe(self, event: AnyEvent, *, step: int) -> tuple[Finding, ...]:
+        """Take in one event of action number ``step`` and return what is wrong with it."""
+        if not isinstance(event, Crashed | Hung | Malformed):
+            self._fold(event)
+        findings: list[Finding] = []
+        for invariant in self._by_event.get(type(event), ()):
+            if invariant.id not in self.unknown:
+                findings += self._ask(invariant, event, step)
+        return tuple(findings)
+
+    def _fold(self, event: AnyEvent) -> None:
+        ledger = self.ledger
+        ended = self._load_that_ends(event)
+        ledger.fold(event)
+        if isinstance(event, Completed) and ledger.executed is not None:
+            self.worker.execute(ledger.executed, event.result.sampled)
+            self.memory.execute(ledger.executed)
+            ledger.worker_problems = tuple(self.worker.problems)
+            ledger.memory_problems = tuple(self.memory.problems)
+            return
+        ledger.worker_problems = ledger.memory_problems = ()
+        if ended is not None:
+            self.memory.end_load(ended.load, ended.bad_block)
+            ledger.memory_problems = tuple(self.memory.problems)
+
+    def _load_that_ends(self, event: AnyEvent) -> OpenLoad | None:
+        if isinstance(event, TransferEnded) and event.transfer is Transfer.LOAD:
+            return self.ledger.lives[event.name].load
+        return None
+
+    def _ask(self, invariant: Invariant, event: AnyEvent, step: int) -> list[Finding]:
+        before, ledger = self.ledger.before, self.ledger
+        try:
+            found = list(invariant.check(event, before, ledger))
+            self.witnessed[invariant.id] += invariant.witness(event, before, ledger)
+        except Exception as failure:  # noqa: BLE001  a checker that fails is UNKNOWN, never a pass
+            self.unknown[invariant.id] = f"{type(failure).__name__}: {failure}"
+            return []
+        return [Finding(invariant=invariant.id, mismatch=mismatch, step=step) for mismatch in found]

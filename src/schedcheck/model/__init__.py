@@ -1,0 +1,1 @@
+"""Frozen values without behaviour of their own: what everything else speaks in."""

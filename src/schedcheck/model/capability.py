@@ -1,0 +1,52 @@
+"""What an adapter can do, and what it can show."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Capability(StrEnum):
+    """One thing a target can do or show; invariants and actions ask for the ones they need.
+
+    An invariant whose capabilities a target lacks is NOT_APPLICABLE there, and an action is never
+    drawn. Claim one only if the adapter really has it: a claim that is false gives false alarms.
+    """
+
+    # What the scheduler can be asked to do.
+    SPLIT_STEP = "SPLIT_STEP"
+    """``schedule()`` and ``complete()`` are separate calls; without it only Step is drawn."""
+    PIPELINE = "PIPELINE"
+    """Several steps may be in flight."""
+    ABORT = "ABORT"
+    ID_REUSE = "ID_REUSE"
+    """An engine id may be given to a new request after its former owner ended."""
+    PRIORITY = "PRIORITY"
+    CHUNKED_PREFILL = "CHUNKED_PREFILL"
+    PREFIX_CACHING = "PREFIX_CACHING"
+    ASYNC_LOADS = "ASYNC_LOADS"
+    """KV may be loaded from outside while other requests run."""
+    SYNC_LOADS = "SYNC_LOADS"
+    """KV may be loaded from outside within the step that admits the request."""
+    TRANSFER_FAULTS = "TRANSFER_FAULTS"
+    """A load may fail."""
+    DELAYED_FREE = "DELAYED_FREE"
+    """A finished request's KV may be sent elsewhere, its blocks staying until the send ends."""
+    FORCE_PREEMPT_ONE = "FORCE_PREEMPT_ONE"
+    RESET_PREFIX_CACHE = "RESET_PREFIX_CACHE"
+    RESET_RUNNING = "RESET_RUNNING"
+    """``reset_prefix_cache`` may preempt everything that runs."""
+
+    # What the scheduler shows.
+    SHOWS_ROLES = "SHOWS_ROLES"
+    """Its output itself says which rows are new, resumed and running."""
+    SHOWS_STATUS = "SHOWS_STATUS"
+    SHOWS_QUEUES = "SHOWS_QUEUES"
+    SHOWS_STARTS = "SHOWS_STARTS"
+    """Every row carries the position its tokens start at."""
+    SHOWS_BLOCK_TABLES = "SHOWS_BLOCK_TABLES"
+    SHOWS_FREE_BLOCKS = "SHOWS_FREE_BLOCKS"
+    """Which blocks are free, not only how many."""
+    EXCLUSIVE_BLOCKS = "EXCLUSIVE_BLOCKS"
+    """Its blocks are exclusive: one owner each, so that free + owned = total at all times."""
+    ANNOUNCES_FINISH = "ANNOUNCES_FINISH"
+    ANNOUNCES_PREEMPTION = "ANNOUNCES_PREEMPTION"

@@ -1,0 +1,1 @@
+"""The oracles: what really happened, what the workers could do, what the KV memory holds."""

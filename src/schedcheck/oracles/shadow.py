@@ -1,0 +1,163 @@
+"""Shadow KV memory: what every slot of every block really holds.
+
+Rules
+-----
+- A slot holds the toy model's state after the token whose KV was written there: equal to another
+  slot's exactly when the whole prefix is equal. It does for KV caches what an address sanitizer
+  does for heaps.
+- Steps write and read in execution order, when they complete, never when they are planned.
+- Within a step: synchronous loads write, then all rows write, then all rows read: a request may
+  lawfully hit blocks that another writes in the same step.
+- An asynchronous load writes its blocks when it ends. It owns them from its start until then, and
+  a send owns its blocks for reading: a step that writes into either is a conflict at once.
+- A write stamp on each block keeps reading cheap: what was right is read again only after a write.
+
+Blind spots: the window of a sliding-window group and blocks copied on write are not modelled, so
+only full-attention groups are checked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import Factory, define
+
+from schedcheck.model.output import Load, Row
+from schedcheck.oracles.ledger import InFlight, Ledger, Problem
+from schedcheck.oracles.worker import Place, SimulatedWorker
+
+_GARBAGE: Final = -1
+"""What a slot holds after a write of nonsense."""
+
+
+@define
+class _Block:
+    slots: list[int | None]
+    stamp: int = 0
+    writer: str = ""
+
+
+@define
+class ShadowMemory:
+    """The content of the KV pool. The Judge alone makes it change."""
+
+    ledger: Ledger
+    worker: SimulatedWorker
+    problems: list[Problem] = Factory(list)
+    """What was wrong with the event taken in last."""
+    _blocks: dict[Place, _Block] = Factory(dict)
+
+    def execute(self, step: InFlight) -> None:
+        """Let a step that the worker has just executed write, then read."""
+        self.problems.clear()
+        for load in step.output.loads:
+            if not load.is_async and load.name in self.ledger.lives:
+                self._write_load(load, step.bad_blocks.get(load.name))
+        rows = [row for row in step.output.rows if row.name in self.worker.requests]
+        for row in rows:
+            self._write_row(row, nonsense=row.name in step.bad_blocks)
+        for row in rows:
+            # The result of this very step says that the load failed: what it read is discarded.
+            if row.name not in step.bad_blocks:
+                self._read_row(row)
+
+    def end_load(self, load: Load, bad_block: int | None) -> None:
+        """Let an asynchronous load write its blocks."""
+        self.problems.clear()
+        self._write_load(load, bad_block)
+
+    def contents(self) -> tuple[tuple[Place, tuple[int | None, ...]], ...]:
+        """Return what every block ever written holds, in order of group and id."""
+        return tuple((place, tuple(self._blocks[place].slots)) for place in sorted(self._blocks))
+
+    def _write_load(self, load: Load, bad_block: int | None) -> None:
+        life, size = self.ledger.lives[load.name], self.ledger.config.block_size
+        first = load.start // size
+        for group, blocks in enumerate(load.block_ids or ()):
+            for position in range(load.start, load.start + load.count):
+                ordinal = position // size - first
+                if ordinal >= len(blocks):
+                    break
+                bad = bad_block is not None and ordinal >= bad_block
+                content = _GARBAGE if bad else life.state_at(position + 1)
+                self._write((group, blocks[ordinal]), position % size, content, load.name)
+
+    def _write_row(self, row: Row, *, nonsense: bool) -> None:
+        request = self.worker.requests[row.name]
+        size = self.ledger.config.block_size
+        end = min(request.computed, len(request.tokens))
+        owned = self._owned_by_transfers(row.name)
+        for group, table in enumerate(request.tables):
+            for position in range(request.computed - row.count, min(end, len(table) * size)):
+                place = (group, table[position // size])
+                if place[1] in owned:
+                    self._conflict(row.name, place, owned[place[1]])
+                content = _GARBAGE if nonsense else request.states[position + 1]
+                self._write(place, position % size, content, row.name)
+
+    def _owned_by_transfers(self, writer: str) -> dict[int, str]:
+        """Return the blocks that an open transfer owns, with what to call it."""
+        owned: dict[int, str] = {}
+        for life in self.ledger.lives.values():
+            if life.load is not None and not life.load.ended:
+                for group in life.load.load.block_ids or ():
+                    owned.update(dict.fromkeys(group, f"the load of {life.name}"))
+            if life.send is not None and not life.send.ended and life.name != writer:
+                owned.update(dict.fromkeys(life.send.blocks, f"the send of {life.name}"))
+        return owned
+
+    def _conflict(self, name: str, place: Place, owner: str) -> None:
+        self.problems.append(
+            Problem(
+                "write-into-transfer",
+                name,
+                f"block {place[1]} is written by nobody else until {owner} has ended",
+                f"a step wrote KV of {name} into it",
+            )
+        )
+
+    def _write(self, place: Place, slot: int, content: int | None, writer: str) -> None:
+        block = self._blocks.get(place)
+        if block is None:
+            block = self._blocks[place] = _Block([None] * self.ledger.config.block_size)
+        if block.slots[slot] != content:
+            block.slots[slot] = content
+            block.stamp += 1
+        block.writer = writer
+
+    def _read_row(self, row: Row) -> None:
+        request = self.worker.requests[row.name]
+        size = self.ledger.config.block_size
+        end = min(request.computed, len(request.tokens))
+        for group, table in enumerate(request.tables):
+            for index in range(min(len(table), -(-end // size))):
+                place = (group, table[index])
+                first, last = index * size, min(end, (index + 1) * size)
+                block = self._blocks.get(place)
+                mark = (-1 if block is None else block.stamp, request.states[last])
+                if request.verified.get(place) == mark:
+                    continue
+                expected = request.states[first + 1 : last + 1]
+                if not self._read_block(row.name, block, place, expected):
+                    return
+                request.verified[place] = mark
+
+    def _read_block(
+        self, name: str, block: _Block | None, place: Place, expected: list[int]
+    ) -> bool:
+        held = [None] * len(expected) if block is None else block.slots
+        for slot, state in enumerate(expected):
+            if held[slot] == state:
+                continue
+            if held[slot] is None:
+                kind, what = "read-unwritten", "nothing was ever written there"
+            elif held[slot] == _GARBAGE:
+                kind, what = "read-failed-load", "a load that failed should have filled it"
+            else:
+                kind = "read-foreign"
+                what = f"it holds other KV, written last for {block.writer if block else '?'}"
+            self.problems.append(
+                Problem(kind, name, f"the KV of {name} in block {place[1]} slot {slot}", what)
+            )
+            return False
+        return True

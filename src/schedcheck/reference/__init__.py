@@ -1,0 +1,1 @@
+"""The reference: a minimal scheduler, the executable definition that people argue from."""

@@ -1,0 +1,536 @@
+"""Reading and writing traces.
+
+The format
+----------
+JSON Lines in UTF-8, keys sorted, no timestamps. The first line is the header: format, target and
+version, dialect, capabilities, config, seed, schedcheck, expect, witness, start. Each further line
+is one action: ``do`` names it, the other keys are its fields, and a field that has its default is
+left out, so these defaults are part of the format and never change. The config is written in full.
+Line ``n + 1`` of a file is action ``n``: there are no empty lines. A newline ends the file; a file
+without it, and lines that end in CRLF, are read as well.
+
+The version of the format is ``MAJOR.MINOR``. A minor version adds optional keys, which a reader may
+skip without reading another trace than was written; whatever changes the meaning of a trace needs
+a new major version. So in our minor version and in older ones an unknown field is an error; in a
+newer one it is skipped and reported to ``on_ignored``, but an unknown action or word is an error
+even there. Another major version is refused. ``start`` is ``cold``; other starts, and recorded
+steps beside their actions (the reserved key ``recorded``), belong to later minor versions.
+
+A trace comes from a stranger. Reading one runs nothing of it, allocates no more than the limits
+below allow, and answers any fault with one line that names file, line and field. Names and texts
+that pass are printable, so that they cannot steer a terminal; markup of a report is not escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_type_hints
+
+import msgspec
+from attrs import NOTHING, evolve, fields
+
+from schedcheck.model.actions import ACTIONS, Action, Add, requests_of
+from schedcheck.model.capability import Capability
+from schedcheck.model.config import Dialect, SchedulerConfig
+from schedcheck.model.request import OUTPUT_OF, RequestSpec
+from schedcheck.model.trace import FORMAT, Expectation, Header, Trace
+from schedcheck.model.verdict import Signature
+
+SUFFIX: Final = ".trace.jsonl"
+"""How a trace file's name ends."""
+
+BYTES_MAX: Final = 64 * 2**20
+LINE_BYTES_MAX: Final = 2**20
+LINES_MAX: Final = 1_000_000
+PARTS_MAX: Final = 2_000_000
+"""Actions, prompt segments and names in ``finish_loads`` of one trace, counted together."""
+NAME_MAX: Final = 200
+"""The most characters of the name of a request or a prompt stream."""
+TEXT_MAX: Final = 2_000
+"""The most characters of a text in the header."""
+TOKENS_MAX: Final = 1_000_000
+"""The most prompt tokens of one request, those of the requests whose output it continues too."""
+TOKENS_ALL_MAX: Final = 10_000_000
+"""The same over all requests of a trace: about 360 MB of Python integers."""
+CHAIN_MAX: Final = 100
+"""How many requests may continue one another's output: the toy model follows them recursively."""
+
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "bad_block": (0, 1_000_000),
+    "block_size": (1, 65_536),
+    "blocks_total": (1, 1_000_000),
+    "max_model_len": (2, 10_000_000),
+    "max_num_batched_tokens": (1, 10_000_000),
+    "max_num_seqs": (1, 100_000),
+    "max_steps_in_flight": (1, 1_000),
+    "max_tokens": (1, TOKENS_MAX),
+    "priority": (-(2**31), 2**31 - 1),
+    "remote_tokens": (0, TOKENS_MAX),
+    "step": (1, LINES_MAX),
+    "steps_max": (1, 1_000_000),
+    "stop_at": (0, TOKENS_MAX),
+}
+"""The smallest and largest number that each field may hold."""
+
+_HEADER_KEYS: Final = (
+    *("capabilities", "config", "dialect", "expect", "format"),
+    *("schedcheck", "seed", "start", "target", "version", "witness"),
+)
+_KINDS: Final[Mapping[str, type[Action]]] = {action.do: action for action in ACTIONS}
+_MAJOR, _MINOR = (int(part) for part in FORMAT.split("."))
+_COMPRESSED: Final = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+}
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
+T = TypeVar("T")
+
+
+class TraceError(ValueError):
+    """A trace cannot be read; the message is one line that names file, line and fault.
+
+    ``line`` counts from 1; 0 stands for the file as a whole.
+    """
+
+    def __init__(self, name: str, line: int, problem: str) -> None:
+        super().__init__(name, line, problem)
+        self.name, self.line, self.problem = name, line, problem
+
+    def __str__(self) -> str:
+        where = _printable(self.name, most=300)
+        return f"{where}:{self.line}: {self.problem}" if self.line else f"{where}: {self.problem}"
+
+
+class TraceUnwritable(OSError):
+    """A trace cannot be written; the message names the file and the reason."""
+
+
+def _keys_of(kind: type, *, also: tuple[str, ...] = ()) -> tuple[tuple[str, object], ...]:
+    """Return the keys of a kind of value in the order of a file, with their defaults."""
+    defaults = {one.name: one.default for one in fields(kind)} | dict.fromkeys(also, NOTHING)
+    return tuple(sorted(defaults.items()))
+
+
+_KEYS: Final[Mapping[type, tuple[tuple[str, object], ...]]] = {
+    RequestSpec: _keys_of(RequestSpec),
+    SchedulerConfig: _keys_of(SchedulerConfig),
+    **{kind: _keys_of(kind, also=("do",)) for kind in ACTIONS},
+}
+_TYPES: Final[Mapping[type, Mapping[str, Any]]] = {
+    kind: {one.name: get_type_hints(kind)[one.name] for one in fields(kind)} for kind in _KEYS
+}
+_to_json: Final = msgspec.json.Encoder().encode
+
+
+def encode(trace: Trace) -> bytes:
+    """Return a trace as the content of a file."""
+    return encode_header(trace.header) + b"".join(map(encode_action, trace.actions))
+
+
+def encode_header(header: Header) -> bytes:
+    """Return the first line, newline included."""
+    config, expect = header.config, header.expect
+    line = {
+        "capabilities": sorted(header.capabilities),
+        "config": {k: getattr(config, k) for k, _ in _KEYS[SchedulerConfig] if k != "dialect"},
+        "dialect": config.dialect,
+        "expect": expect and {"signature": str(expect.signature), "step": expect.step},
+        "format": FORMAT,
+        "schedcheck": header.schedcheck,
+        "seed": header.seed,
+        "start": "cold",
+        "target": header.target,
+        "version": header.version,
+        "witness": header.witness,
+    }
+    return _to_json(line) + b"\n"
+
+
+def encode_action(action: Action) -> bytes:
+    """Return an action's line, newline included."""
+    line = _not_default(action)
+    if isinstance(action, Add):
+        line["spec"] = _not_default(action.spec)
+    return _to_json(line) + b"\n"
+
+
+def _not_default(thing: Action | RequestSpec) -> dict[str, object]:
+    """Return what must be written: fields that have no default, or another value than it."""
+    return {
+        key: value
+        for key, default in _KEYS[type(thing)]
+        if (value := getattr(thing, key)) != default
+    }
+
+
+def write(path: Path, trace: Trace) -> None:
+    """Write a trace, so that the file is whole or not there. Raises TraceUnwritable."""
+    write_bytes(path, encode(trace))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write an encoded trace, making its folder where missing. Raises TraceUnwritable."""
+    beside = path.parent / f".{secrets.token_hex(8)}.part"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("xb") as file:
+                file.write(content)
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as error:
+        raise TraceUnwritable(
+            f"cannot write {_printable(str(path), most=300)}: {_reason(error)}"
+        ) from error
+
+
+def read(path: Path, *, on_ignored: Callable[[str], None] | None = None) -> Trace:
+    """Read a trace file. Raises TraceError for whatever is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise TraceError(str(path), 0, f"cannot read it: {_reason(error)}") from error
+    return decode(data, name=str(path), on_ignored=on_ignored)
+
+
+def decode(data: bytes, *, name: str, on_ignored: Callable[[str], None] | None = None) -> Trace:
+    """Read a trace from the content of a file; ``name`` stands for it in messages.
+
+    ``on_ignored`` gets one line for each field of a newer minor version that was skipped, once
+    per field. Raises TraceError for whatever is wrong.
+    """
+    problem = _unfit(data)
+    if problem:
+        raise TraceError(name, 0, problem)
+    # A newline that ends the file opens no further line.
+    lines = data.removesuffix(b"\n").split(b"\n")
+    reader = _Reader(name, on_ignored, last=0 if data.endswith(b"\n") else len(lines))
+    header = reader.header(lines[0])
+    actions = tuple(reader.actions(lines[1:]))
+    if not actions:
+        raise TraceError(name, 0, "it has a header but no action: it was cut off, or never begun")
+    if header.expect and header.expect.step > len(actions):
+        problem = f"the trace ends with step {len(actions)}: was it cut off?"
+        raise TraceError(name, 1, f"expect names step {header.expect.step}, but {problem}")
+    return Trace(header=header, actions=actions)
+
+
+def _unfit(data: bytes) -> str | None:
+    """Return why the content as a whole is no trace, before any of it is taken apart."""
+    if not data:
+        return "it is empty"
+    if len(data) > BYTES_MAX:
+        return f"it is larger than {BYTES_MAX // 2**20} MiB, the most that a trace may have"
+    for start, how in _COMPRESSED.items():
+        if data.startswith(start):
+            return f"it is compressed ({how}): unpack it first"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "it is UTF-16: save it as UTF-8"
+    if data.startswith(b"\xef\xbb\xbf"):
+        return "it starts with a byte order mark: save it as UTF-8 without one"
+    if data.count(b"\n") > LINES_MAX:
+        return f"it has more than {LINES_MAX:,} lines, the most that a trace may have"
+    return None
+
+
+class _Reader:
+    """Turns lines into values, knowing where it is for the sake of messages."""
+
+    def __init__(self, name: str, on_ignored: Callable[[str], None] | None, *, last: int) -> None:
+        self.name, self.on_ignored = name, on_ignored
+        self.last = last
+        """Number of the last line if no newline ends it, and so it may be cut off; else 0."""
+        self.line = 1
+        self.newer = ""
+        """The format of the file if it is a newer minor version than ours."""
+        self.ignored: set[str] = set()
+        self.prompts: dict[str, tuple[int, int]] = {}
+        """What each prompt added so far costs: tokens, and how long a chain it continues."""
+
+    def error(self, problem: str) -> TraceError:
+        if self.newer:
+            problem += f" (the trace has format {self.newer}, this version knows {FORMAT})"
+        return TraceError(self.name, self.line, problem)
+
+    def header(self, line: bytes) -> Header:
+        found = self._json(line)
+        if "format" not in found:
+            raise self.error("it is no trace: its first line has no format")
+        self._check_format(found["format"])
+        self._check_keys(found, _HEADER_KEYS, "the header")
+        start = self._text(found, "start") or "cold"
+        if start != "cold":
+            raise self.error(f"start is {_shown(start)}; this version can only replay from cold")
+        target = self._text(found, "target")
+        if not target:
+            raise self.error("the header has no target")
+        config = self._made(found.get("config", {}), SchedulerConfig, "the config", no="dialect")
+        dialect = self._converted(found.get("dialect", Dialect.V1), Dialect, "dialect")
+        return Header(
+            target=target,
+            version=self._text(found, "version"),
+            config=evolve(config, dialect=dialect),
+            capabilities=self._capabilities(found.get("capabilities", [])),
+            seed=self._text(found, "seed"),
+            schedcheck=self._text(found, "schedcheck"),
+            expect=self._expectation(found.get("expect")),
+            witness=self._text(found, "witness"),
+        )
+
+    def actions(self, lines: Iterable[bytes]) -> Iterator[Action]:
+        parts = tokens = 0
+        seen: dict[bytes, Action] = {}
+        for self.line, line in enumerate(lines, 2):
+            action = seen.get(line) or self._action(self._json(line))
+            if not isinstance(action, Add) and len(seen) < 10_000:
+                seen[line] = action  # most lines are plain steps: reading is ten times faster
+            names = requests_of(action)
+            for name in names:
+                self._check_name(name, "request")
+            parts += 1 + len(names)
+            if isinstance(action, Add):
+                self.prompts[action.request] = prompt = self._prompt(action)
+                tokens += prompt[0]
+                parts += len(action.spec.prompt)
+            if tokens > TOKENS_ALL_MAX:
+                raise self.error(f"all prompts together have more than {TOKENS_ALL_MAX:,} tokens")
+            if parts > PARTS_MAX:
+                raise self.error(f"more than {PARTS_MAX:,} actions, prompt segments and names")
+            yield action
+
+    def _json(self, line: bytes) -> dict[str, Any]:
+        """Decode one line, which must hold one JSON object."""
+        if len(line) > LINE_BYTES_MAX:
+            raise self.error(f"the line is longer than {LINE_BYTES_MAX // 2**20} MiB")
+        if not line.strip():
+            raise self.error("the line is empty; every line after the header holds one action")
+        try:
+            value = msgspec.json.decode(line)
+        except RecursionError:
+            raise self.error("it is nested too deep") from None
+        # Not every release of msgspec makes its errors ValueErrors, or turns these into its own.
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise self.error(self._what_is_wrong(line, str(error))) from None
+        if not isinstance(value, dict):
+            raise self.error(f"a line holds one JSON object, not {_shown(value)}")
+        self._check_twice(line, value)
+        return value
+
+    def _what_is_wrong(self, line: bytes, problem: str) -> str:
+        """Say what is wrong with a line that is no JSON, better than the decoder can."""
+        at_its_end = "truncated" in problem or f"(byte {len(line)})" in problem
+        if self.line == self.last and at_its_end and line.lstrip().startswith(b"{"):
+            return f"the file ends in the middle of line {self.line}: it was cut off"
+        if _SURROGATE.search(line):
+            return "a text holds half of a surrogate pair, which is no character"
+        if "truncated" in problem:
+            return "it is not JSON: the line ends too early"
+        if "UTF-8" in problem or "utf-8" in problem:
+            return "it is not JSON: it is not UTF-8"
+        return f"it is not JSON: {_printable(problem.removeprefix('JSON is malformed: '))}"
+
+    def _check_twice(self, line: bytes, value: Mapping[str, object]) -> None:
+        """Refuse a key that stands twice: decoders silently keep one of the two."""
+        inner = sum(len(one) for one in value.values() if isinstance(one, dict))
+        if line.count(b":") == len(value) + inner:
+            return  # one colon for each key that was kept, so none was lost
+
+        def pairs(entries: list[tuple[str, object]]) -> dict[str, object]:
+            kept: dict[str, object] = {}
+            for key, entry in entries:
+                if key in kept:
+                    raise self.error(f"{_shown(key)} stands twice in one object")
+                kept[key] = entry
+            return kept
+
+        try:
+            json.loads(line, object_pairs_hook=pairs, strict=False)
+        except RecursionError:
+            raise self.error("it is nested too deep") from None
+
+    def _check_format(self, found: object) -> None:
+        if not isinstance(found, str) or not re.fullmatch(r"[0-9]{1,6}\.[0-9]{1,6}", found):
+            raise self.error(f"format is {_shown(found)}, which is no version like {FORMAT}")
+        major, minor = (int(part) for part in found.split("."))
+        if major != _MAJOR:
+            raise self.error(
+                f"the trace has format {found}, this version reads {_MAJOR}.x only: "
+                f"use {'a newer' if major > _MAJOR else 'an older'} schedcheck"
+            )
+        self.newer = found if minor > _MINOR else ""
+
+    def _check_keys(self, found: Mapping[str, object], known: Iterable[str], where: str) -> None:
+        for key in sorted(found.keys() - set(known)):
+            if not self.newer:
+                hint = ": recorded steps cannot be read yet" if key == "recorded" else ""
+                raise self.error(
+                    f"unknown field {_shown(key)} in {where}{hint}; "
+                    f"this version knows {', '.join(sorted(known))}"
+                )
+            self._ignore(f"unknown field {_shown(key)} in {where}")
+
+    def _ignore(self, what: str) -> None:
+        # Bounded: a hostile file may hold as many different unknown keys as it likes.
+        if self.on_ignored and what not in self.ignored and len(self.ignored) < 20:
+            self.ignored.add(what)
+            self.on_ignored(str(self.error(f"skipped {what}")))
+
+    def _text(self, found: Mapping[str, object], key: str) -> str:
+        value = found.get(key, "")
+        if not isinstance(value, str):
+            raise self.error(f"{key} is {_shown(value)}, not a text")
+        if len(value) > TEXT_MAX or not value.isprintable():
+            raise self.error(f"{key} is not a printable text of at most {TEXT_MAX:,} characters")
+        return value
+
+    def _capabilities(self, found: object) -> frozenset[Capability]:
+        names = self._converted(found, list[str], "capabilities")
+        for name in sorted(set(names) - set(Capability)):
+            if not self.newer:
+                raise self.error(f"unknown capability {_shown(name)} in the header")
+            self._ignore(f"unknown capability {_shown(name)}")
+        return frozenset(Capability(name) for name in names if name in set(Capability))
+
+    def _expectation(self, found: object) -> Expectation | None:
+        if found is None:
+            return None
+        entry = self._object(found, "expect")
+        self._check_keys(entry, ("signature", "step"), "expect")
+        step = self._converted(entry.get("step"), int, "step in expect")
+        self._check_range("step", step, "expect")
+        text = self._text(entry, "signature")
+        try:
+            signature = Signature.parse(text)
+        except ValueError as error:
+            raise self.error(f"expect: {_printable(str(error))}") from None
+        return Expectation(signature=signature, step=step)
+
+    def _action(self, found: dict[str, Any]) -> Action:
+        do = found.get("do")
+        kind = _KINDS.get(do) if isinstance(do, str) else None
+        if kind is None:
+            what = f"unknown action {_shown(do)}" if "do" in found else "the line has no do"
+            raise self.error(f"{what}; this version knows {', '.join(_KINDS)}")
+        where = f"{'an' if kind.do[0] == 'a' else 'a'} {do} action"
+        return self._made(found, kind, where)
+
+    def _prompt(self, add: Add) -> tuple[int, int]:
+        """Check what an add action asks for, and return what its prompt costs."""
+        if add.request in self.prompts:
+            raise self.error(f"{_shown(add.request)} is added twice")
+        if add.spec.engine_id_of is not None:
+            self._check_name(add.spec.engine_id_of, "engine_id_of")
+        tokens, chain = 0, 0
+        for stream, length in add.spec.prompt:
+            self._check_name(stream.removeprefix(OUTPUT_OF), "prompt stream")
+            if not 0 <= length <= TOKENS_MAX:
+                raise self.error(
+                    f"a prompt segment has {_shown(length)} tokens; 0 to {TOKENS_MAX:,} are allowed"
+                )
+            tokens += length
+            if stream.startswith(OUTPUT_OF):
+                # One that is not added (yet) is the executor's to report: the action is not
+                # eligible then.
+                before = self.prompts.get(stream.removeprefix(OUTPUT_OF), (0, 0))
+                tokens, chain = tokens + before[0], max(chain, before[1] + 1)
+        if not add.spec.prompt_tokens_count:
+            raise self.error("the prompt has no tokens; at least 1 is needed")
+        if tokens > TOKENS_MAX:
+            raise self.error(f"the prompt takes more than {TOKENS_MAX:,} tokens to compute")
+        if chain > CHAIN_MAX:
+            raise self.error(f"more than {CHAIN_MAX} requests continue one another's output")
+        return tokens, chain
+
+    def _made(self, found: object, kind: type[T], where: str, *, no: str = "") -> T:
+        """Make an attrs value from a JSON object, strictly; ``no`` is a field it may not have."""
+        entry = self._object(found, where)
+        self._check_keys(entry, [key for key, _ in _KEYS[kind] if key != no], where)
+        values: dict[str, Any] = {}
+        for key, default in _KEYS[kind]:
+            if key in entry:
+                values[key] = self._field(kind, key, entry[key], where)
+            elif default is NOTHING:
+                raise self.error(f"{where} has no {key}")
+        values.pop("do", None)
+        try:
+            # By the class itself, since not every release of msgspec runs the validators.
+            return kind(**values)
+        except (ValueError, TypeError) as error:
+            raise self.error(f"{where}: {_printable(str(error))}") from None
+
+    def _field(self, kind: type, key: str, found: object, where: str) -> object:
+        type_ = _TYPES[kind].get(key, str)
+        if type_ is RequestSpec:
+            return self._made(found, RequestSpec, f"the spec of {where}")
+        value = self._converted(found, type_, f"{key} in {where}")
+        if type(value) is int:
+            self._check_range(key, value, where)
+        return value
+
+    def _object(self, found: object, where: str) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise self.error(f"{where} is {_shown(found)}, not a JSON object")
+        return found
+
+    def _converted(self, found: object, kind: type[T], what: str) -> T:
+        try:
+            return msgspec.convert(found, kind, strict=True)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            if isinstance(kind, type) and issubclass(kind, Enum):
+                known = ", ".join(str(one.value) for one in kind)
+                raise self.error(f"{what} is {_shown(found)}; this version knows {known}") from None
+            problem = str(error).replace("`", "").replace("Expected", "expected")
+            problem = problem.replace("got None", "got null")
+            raise self.error(f"{what} is {_shown(found)}: {_printable(problem)}") from None
+
+    def _check_range(self, key: str, value: int, where: str) -> None:
+        least, most = _RANGES[key]
+        if not least <= value <= most:
+            raise self.error(
+                f"{key} in {where} is {_shown(value)}; {least:,} to {most:,} are allowed"
+            )
+
+    def _check_name(self, name: str, what: str) -> None:
+        if not 0 < len(name) <= NAME_MAX or not name.isprintable() or " " in name:
+            raise self.error(
+                f"{what} {_shown(name)} is no name: 1 to {NAME_MAX} printable characters, no spaces"
+            )
+
+
+def _shown(value: object) -> str:
+    """Return a stranger's JSON value as a few printable characters."""
+    match value:
+        case None | bool():
+            return {None: "null", True: "true", False: "false"}[value]
+        case int() if value.bit_length() > 64:
+            return f"a number of {value.bit_length()} bits"
+        case int() | float():
+            return str(value)
+        case str():
+            return f'"{_printable(value, most=60)}"'
+        case dict():
+            return "an object"
+        case _:
+            return "a list"
+
+
+def _printable(text: str, *, most: int = 120) -> str:
+    """Return a stranger's text fit for one line of a terminal."""
+    kept = "".join(one if one.isprintable() else "?" for one in text[: most + 1])
+    return kept if len(kept) <= most else f"{kept[: most - 3]}..."
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)

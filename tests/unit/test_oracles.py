@@ -1,0 +1,153 @@
+"""The simulated worker and the shadow memory: why a violation is no matter of taste."""
+
+from __future__ import annotations
+
+import pytest
+from making import Bench, new, resumed, running
+
+from schedcheck.model.output import FinishReason, Load
+from schedcheck.model.snapshot import RequestView, Status
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench()
+    made.add("r0", prompt=3, max_tokens=4)
+    made.look(r0=Status.RUNNING)
+    return made
+
+
+def test_a_chunk_of_a_prompt_samples_nothing(bench):
+    bench.schedule(new("r0", 2))
+    assert bench.judge.worker.answer().sampled == {}
+
+
+def test_the_last_prompt_token_samples_the_first_output_token(bench):
+    bench.schedule(new("r0", 3))
+    expected = bench.ledger.lives["r0"].token_at(3)
+    assert {"r0": (expected,)} == bench.judge.worker.answer().sampled
+
+
+def test_a_step_in_flight_is_executed_as_issued_although_its_request_was_preempted_since(bench):
+    bench.schedule(new("r0", 3))
+    bench.look(r0=Status.PREEMPTED)
+    bench.schedule(preempted=("r0",))
+    assert list(bench.judge.worker.answer().sampled) == ["r0"]
+
+
+def test_a_resumed_row_teaches_the_worker_its_tokens(bench):
+    bench.schedule(new("r0", 3))
+    bench.complete()
+    life = bench.ledger.lives["r0"]
+    known = (*life.prompt, life.token_at(3))
+    bench.look(r0=Status.PREEMPTED)
+    bench.glance()
+    bench.complete()
+    bench.look(r0=Status.RUNNING)
+    bench.schedule(resumed("r0", 4, known=known))
+    assert {"r0": (life.token_at(4),)} == bench.judge.worker.answer().sampled
+
+
+def test_a_request_sent_as_new_again_has_lost_its_output(bench):
+    """What makes the seed fault a fault: the worker goes on from the prompt alone."""
+    bench.schedule(new("r0", 3))
+    bench.complete()
+    bench.look(r0=Status.PREEMPTED)
+    bench.glance()
+    bench.complete()
+    bench.look(r0=Status.RUNNING)
+    assert bench.schedule(new("r0", 3)) == ["REQ-001/new-after-preemption"]
+    assert bench.complete() == ["TOK-001/token-repeated"]
+
+
+def test_a_worker_cannot_compute_for_a_request_it_never_got(bench):
+    bench.schedule(running("r0", 0, 1))
+    assert bench.complete(delivered={}) != ["KV-005/table-too-short"]
+    assert [one.kind for one in bench.ledger.worker_problems] == ["unknown-request"]
+
+
+def test_a_worker_cannot_compute_tokens_it_does_not_know(bench):
+    bench.schedule(new("r0", 4))
+    assert "SCH-004/tokens-unknown" in bench.complete()
+
+
+def test_a_table_must_have_room(bench):
+    bench.schedule(new("r0", 3, blocks=(1,)))
+    assert bench.complete() == ["KV-005/table-too-short"]
+
+
+def test_reading_what_nobody_wrote_is_found(bench):
+    bench.schedule(new("r0", 1, start=2))
+    assert bench.complete() == ["KV-004/read-unwritten"]
+
+
+def test_reading_what_another_request_wrote_is_found(bench):
+    bench.add("r1", prompt=3, max_tokens=2)
+    bench.look(r0=Status.RUNNING, r1=Status.RUNNING)
+    bench.schedule(new("r0", 3, blocks=(1, 2)))
+    bench.complete()
+    bench.schedule(new("r1", 3, blocks=(1, 3)))
+    bench.complete()
+    bench.schedule(running("r0", 3))
+    assert bench.complete() == ["KV-004/read-foreign"]
+
+
+def test_equal_prefixes_may_share_blocks():
+    """An equal rewrite of a shared slot is lawful: it is what a prefix cache is for."""
+    bench = Bench()
+    for name in ("r0", "r1"):
+        bench.add(name, prompt=2, max_tokens=2)
+    bench.ledger.lives["r1"].prompt = bench.ledger.lives["r0"].prompt
+    bench.look(r0=Status.RUNNING, r1=Status.RUNNING)
+    bench.schedule(new("r0", 2, blocks=(1, 2)), new("r1", 2, blocks=(1, 3)))
+    assert bench.complete() == []
+
+
+def load(name: str, *blocks: int, count: int = 2, is_async: bool = True) -> Load:
+    return Load(name=name, start=0, count=count, is_async=is_async, block_ids=(blocks,))
+
+
+def test_a_load_fills_its_blocks_when_it_ends(bench):
+    bench.look(r0=Status.WAITING_FOR_REMOTE_KVS)
+    bench.schedule(loads=(load("r0", 1),))
+    bench.end_load("r0")
+    bench.complete()
+    bench.look(r0=Status.RUNNING)
+    bench.schedule(new("r0", 1, start=2, blocks=(1, 2)))
+    assert bench.complete() == []
+
+
+def test_what_a_failed_load_should_have_filled_must_not_be_read(bench):
+    bench.look(r0=Status.WAITING_FOR_REMOTE_KVS)
+    bench.schedule(loads=(load("r0", 1),))
+    bench.end_load("r0", bad_block=0)
+    assert bench.judge.worker.answer().loads_failed == {"r0": 0}
+    bench.complete()
+    bench.look(r0=Status.RUNNING)
+    bench.schedule(new("r0", 1, start=2, blocks=(1, 2)))
+    assert bench.complete() == ["KV-004/read-failed-load"]
+
+
+def test_a_step_whose_own_load_fails_samples_nonsense_and_is_forgiven_its_reads(bench):
+    bench.schedule(new("r0", 1, start=2, blocks=(1, 2)), loads=(load("r0", 1, is_async=False),))
+    bench.end_load("r0", bad_block=0)
+    wrong = bench.judge.worker.answer().sampled["r0"][0]
+    assert wrong != bench.ledger.lives["r0"].token_at(3)
+    assert bench.complete(delivered={}) == []
+
+
+def test_nobody_writes_into_a_load_that_is_open(bench):
+    bench.add("r1", prompt=2)
+    bench.look(r0=Status.WAITING_FOR_REMOTE_KVS, r1=Status.RUNNING)
+    bench.schedule(new("r1", 2, blocks=(1,)), loads=(load("r0", 1),))
+    assert bench.complete() == ["KV-002/write-into-transfer"]
+
+
+def test_a_send_owns_its_blocks_until_it_has_ended(bench):
+    bench.look(r0=RequestView(status=Status.RUNNING, block_ids=((1, 2),)))
+    bench.schedule(new("r0", 3, blocks=(1, 2)))
+    bench.look(r0=RequestView(status=Status.FINISHED_STOPPED, block_ids=((1, 2),)))
+    bench.complete(finished={"r0": FinishReason.STOPPED}, sends=("r0",))
+    bench.add("r1", prompt=2)
+    bench.schedule(new("r1", 2, blocks=(2,)), finished=("r0",))
+    assert bench.complete() == ["KV-002/write-into-transfer"]
