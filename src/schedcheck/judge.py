@@ -62,11 +62,26 @@ class Judge:
         """Take in one event of action number ``step`` and return what is wrong with it."""
         if not isinstance(event, Crashed | Hung | Malformed):
             self._fold(event)
+        before, ledger = self.ledger.before, self.ledger
         findings: list[Finding] = []
-        for invariant in self._by_event.get(type(event), ()):
-            if invariant.id not in self.unknown:
-                findings += self._ask(invariant, event, step)
+        for one in self._by_event.get(type(event), ()):
+            try:
+                findings.extend(
+                    Finding(invariant=one.id, mismatch=mismatch, step=step)
+                    for mismatch in one.check(event, before, ledger)
+                )
+                if one.witness(event, before, ledger):
+                    self.witnessed[one.id] += 1
+            except Exception as failure:  # noqa: BLE001  a checker that fails is no pass
+                self._give_up(one, failure)
         return tuple(findings)
+
+    def _give_up(self, invariant: Invariant, failure: Exception) -> None:
+        """Ask an invariant whose checker failed no more: it is UNKNOWN."""
+        self.unknown[invariant.id] = f"{type(failure).__name__}: {failure}"
+        for asked in self._by_event.values():
+            if invariant in asked:
+                asked.remove(invariant)
 
     def _fold(self, event: AnyEvent) -> None:
         ledger = self.ledger
@@ -87,13 +102,3 @@ class Judge:
         if isinstance(event, TransferEnded) and event.transfer is Transfer.LOAD:
             return self.ledger.lives[event.name].load
         return None
-
-    def _ask(self, invariant: Invariant, event: AnyEvent, step: int) -> list[Finding]:
-        before, ledger = self.ledger.before, self.ledger
-        try:
-            found = list(invariant.check(event, before, ledger))
-            self.witnessed[invariant.id] += invariant.witness(event, before, ledger)
-        except Exception as failure:  # noqa: BLE001  a checker that fails is UNKNOWN, never a pass
-            self.unknown[invariant.id] = f"{type(failure).__name__}: {failure}"
-            return []
-        return [Finding(invariant=invariant.id, mismatch=mismatch, step=step) for mismatch in found]

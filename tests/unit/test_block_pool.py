@@ -8,8 +8,8 @@ from schedcheck.reference.block_pool import BlockPool
 def test_hands_out_blocks_from_one_to_the_total():
     # Block 0 is the null block of real engines: the reference must never hand it out.
     pool = BlockPool(3)
-    assert [1, 2, 3] == pool.allocate(3)
-    assert 0 == pool.blocks_free
+    assert pool.allocate(3) == [1, 2, 3]
+    assert pool.blocks_free == 0
 
 
 def test_hands_out_the_block_that_was_freed_first():
@@ -23,8 +23,8 @@ def test_hands_out_the_block_that_was_freed_first():
 
 def test_allocating_nothing_changes_nothing():
     pool = BlockPool(2)
-    assert [] == pool.allocate(0)
-    assert [1, 2] == list(pool.free_blocks)
+    assert pool.allocate(0) == []
+    assert list(pool.free_blocks) == [1, 2]
 
 
 def test_a_fenced_block_is_not_free_before_its_step_has_returned():
@@ -33,10 +33,10 @@ def test_a_fenced_block_is_not_free_before_its_step_has_returned():
     blocks = pool.allocate(2)
     pool.free(blocks, after_step=5)
     pool.step_returned(4)
-    assert 0 == pool.blocks_free
+    assert pool.blocks_free == 0
     pool.step_returned(5)
-    assert 2 == pool.blocks_free
-    assert [] == pool.fenced
+    assert pool.blocks_free == 2
+    assert pool.fenced == []
 
 
 def test_a_step_frees_what_waited_for_an_earlier_one_too():
@@ -54,7 +54,7 @@ def test_fencing_no_blocks_leaves_no_fence():
     # An empty fence would keep the scheduler awake for nothing.
     pool = BlockPool(1)
     pool.free([], after_step=7)
-    assert [] == pool.fenced
+    assert pool.fenced == []
 
 
 def test_a_block_freed_twice_stands_twice():
@@ -63,4 +63,4 @@ def test_a_block_freed_twice_stands_twice():
     blocks = pool.allocate(1)
     pool.free(blocks)
     pool.free(blocks)
-    assert [1, 1] == list(pool.free_blocks)
+    assert list(pool.free_blocks) == [1, 1]

@@ -28,7 +28,7 @@ def test_a_preemption_is_a_change_of_status_from_running(bench):
     bench.look(r0=Status.PREEMPTED)
     bench.glance()
     life = bench.ledger.lives["r0"]
-    assert (life.times_preempted, life.preempted_since_scheduled) == (1, True)
+    assert (1, True) == (life.times_preempted, life.preempted_since_scheduled)
 
 
 def test_a_preemption_both_seen_and_announced_counts_once(bench):
@@ -36,7 +36,7 @@ def test_a_preemption_both_seen_and_announced_counts_once(bench):
     bench.look(r0=Status.PREEMPTED)
     bench.schedule(preempted=("r0",))
     bench.schedule(preempted=("r0",))
-    assert bench.ledger.lives["r0"].times_preempted == 1
+    assert 1 == bench.ledger.lives["r0"].times_preempted
 
 
 def test_promotion_after_a_load_is_not_another_preemption(bench):
@@ -47,7 +47,7 @@ def test_promotion_after_a_load_is_not_another_preemption(bench):
     bench.schedule(loads=(Load(name="r0", start=0, count=2, is_async=True),))
     bench.look(r0=Status.PREEMPTED)
     bench.glance()
-    assert bench.ledger.lives["r0"].times_preempted == 1
+    assert 1 == bench.ledger.lives["r0"].times_preempted
 
 
 @pytest.mark.parametrize("promoted", [Status.PREEMPTED, Status.WAITING, None])
@@ -65,14 +65,14 @@ def test_the_journey_is_the_same_whenever_the_engine_promotes(bench, promoted):
     bench.look(r0=Status.RUNNING)
     bench.schedule(resumed("r0", 1, start=2))
     fact = bench.ledger.facts[0]
-    assert fact.journey == "PREEMPTED -> WAITING_FOR_REMOTE_KVS -> resumed"
+    assert "PREEMPTED -> WAITING_FOR_REMOTE_KVS -> resumed" == fact.journey
 
 
 def test_facts_are_what_was_true_before_the_step(bench):
     run_once(bench)
     bench.schedule(running("r0", 2))
     fact = bench.ledger.facts[0]
-    assert (fact.known, fact.times_sent, fact.preempted) == (True, 1, False)
+    assert (True, 1, False) == (fact.known, fact.times_sent, fact.preempted)
 
 
 def test_in_the_v2_dialect_workers_forget_what_they_are_told_was_preempted():
@@ -90,12 +90,12 @@ def test_a_load_is_open_until_its_end_is_reported(bench):
     bench.add("r0")
     bench.look(r0=Status.WAITING_FOR_REMOTE_KVS)
     bench.schedule(loads=(Load(name="r0", start=0, count=2, is_async=True),))
-    assert [life.name for life in bench.ledger.open_loads()] == ["r0"]
+    assert ["r0"] == [life.name for life in bench.ledger.open_loads()]
     bench.end_load("r0")
-    assert bench.ledger.open_loads() == []
+    assert [] == bench.ledger.open_loads()
     assert not bench.ledger.is_quiet(), "ended, but the engine does not know yet"
     bench.complete()
-    assert bench.ledger.lives["r0"].load is None
+    assert None is bench.ledger.lives["r0"].load
 
 
 def test_an_end_must_be_announced_by_the_next_step_planned(bench):

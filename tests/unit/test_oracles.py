@@ -19,7 +19,7 @@ def bench() -> Bench:
 
 def test_a_chunk_of_a_prompt_samples_nothing(bench):
     bench.schedule(new("r0", 2))
-    assert bench.judge.worker.answer().sampled == {}
+    assert {} == bench.judge.worker.answer().sampled
 
 
 def test_the_last_prompt_token_samples_the_first_output_token(bench):
@@ -32,7 +32,7 @@ def test_a_step_in_flight_is_executed_as_issued_although_its_request_was_preempt
     bench.schedule(new("r0", 3))
     bench.look(r0=Status.PREEMPTED)
     bench.schedule(preempted=("r0",))
-    assert list(bench.judge.worker.answer().sampled) == ["r0"]
+    assert ["r0"] == list(bench.judge.worker.answer().sampled)
 
 
 def test_a_resumed_row_teaches_the_worker_its_tokens(bench):
@@ -56,14 +56,14 @@ def test_a_request_sent_as_new_again_has_lost_its_output(bench):
     bench.glance()
     bench.complete()
     bench.look(r0=Status.RUNNING)
-    assert bench.schedule(new("r0", 3)) == ["REQ-001/new-after-preemption"]
-    assert bench.complete() == ["TOK-001/token-repeated"]
+    assert ["REQ-001/new-after-preemption"] == bench.schedule(new("r0", 3))
+    assert ["TOK-001/token-repeated"] == bench.complete()
 
 
 def test_a_worker_cannot_compute_for_a_request_it_never_got(bench):
     bench.schedule(running("r0", 0, 1))
-    assert bench.complete(delivered={}) != ["KV-005/table-too-short"]
-    assert [one.kind for one in bench.ledger.worker_problems] == ["unknown-request"]
+    assert ["KV-005/table-too-short"] != bench.complete(delivered={})
+    assert ["unknown-request"] == [one.kind for one in bench.ledger.worker_problems]
 
 
 def test_a_worker_cannot_compute_tokens_it_does_not_know(bench):
@@ -73,12 +73,12 @@ def test_a_worker_cannot_compute_tokens_it_does_not_know(bench):
 
 def test_a_table_must_have_room(bench):
     bench.schedule(new("r0", 3, blocks=(1,)))
-    assert bench.complete() == ["KV-005/table-too-short"]
+    assert ["KV-005/table-too-short"] == bench.complete()
 
 
 def test_reading_what_nobody_wrote_is_found(bench):
     bench.schedule(new("r0", 1, start=2))
-    assert bench.complete() == ["KV-004/read-unwritten"]
+    assert ["KV-004/read-unwritten"] == bench.complete()
 
 
 def test_reading_what_another_request_wrote_is_found(bench):
@@ -89,7 +89,7 @@ def test_reading_what_another_request_wrote_is_found(bench):
     bench.schedule(new("r1", 3, blocks=(1, 3)))
     bench.complete()
     bench.schedule(running("r0", 3))
-    assert bench.complete() == ["KV-004/read-foreign"]
+    assert ["KV-004/read-foreign"] == bench.complete()
 
 
 def test_equal_prefixes_may_share_blocks():
@@ -100,7 +100,7 @@ def test_equal_prefixes_may_share_blocks():
     bench.ledger.lives["r1"].prompt = bench.ledger.lives["r0"].prompt
     bench.look(r0=Status.RUNNING, r1=Status.RUNNING)
     bench.schedule(new("r0", 2, blocks=(1, 2)), new("r1", 2, blocks=(1, 3)))
-    assert bench.complete() == []
+    assert [] == bench.complete()
 
 
 def load(name: str, *blocks: int, count: int = 2, is_async: bool = True) -> Load:
@@ -114,18 +114,18 @@ def test_a_load_fills_its_blocks_when_it_ends(bench):
     bench.complete()
     bench.look(r0=Status.RUNNING)
     bench.schedule(new("r0", 1, start=2, blocks=(1, 2)))
-    assert bench.complete() == []
+    assert [] == bench.complete()
 
 
 def test_what_a_failed_load_should_have_filled_must_not_be_read(bench):
     bench.look(r0=Status.WAITING_FOR_REMOTE_KVS)
     bench.schedule(loads=(load("r0", 1),))
     bench.end_load("r0", bad_block=0)
-    assert bench.judge.worker.answer().loads_failed == {"r0": 0}
+    assert {"r0": 0} == bench.judge.worker.answer().loads_failed
     bench.complete()
     bench.look(r0=Status.RUNNING)
     bench.schedule(new("r0", 1, start=2, blocks=(1, 2)))
-    assert bench.complete() == ["KV-004/read-failed-load"]
+    assert ["KV-004/read-failed-load"] == bench.complete()
 
 
 def test_a_step_whose_own_load_fails_samples_nonsense_and_is_forgiven_its_reads(bench):
@@ -133,14 +133,14 @@ def test_a_step_whose_own_load_fails_samples_nonsense_and_is_forgiven_its_reads(
     bench.end_load("r0", bad_block=0)
     wrong = bench.judge.worker.answer().sampled["r0"][0]
     assert wrong != bench.ledger.lives["r0"].token_at(3)
-    assert bench.complete(delivered={}) == []
+    assert [] == bench.complete(delivered={})
 
 
 def test_nobody_writes_into_a_load_that_is_open(bench):
     bench.add("r1", prompt=2)
     bench.look(r0=Status.WAITING_FOR_REMOTE_KVS, r1=Status.RUNNING)
     bench.schedule(new("r1", 2, blocks=(1,)), loads=(load("r0", 1),))
-    assert bench.complete() == ["KV-002/write-into-transfer"]
+    assert ["KV-002/write-into-transfer"] == bench.complete()
 
 
 def test_a_send_owns_its_blocks_until_it_has_ended(bench):
@@ -150,4 +150,4 @@ def test_a_send_owns_its_blocks_until_it_has_ended(bench):
     bench.complete(finished={"r0": FinishReason.STOPPED}, sends=("r0",))
     bench.add("r1", prompt=2)
     bench.schedule(new("r1", 2, blocks=(2,)), finished=("r0",))
-    assert bench.complete() == ["KV-002/write-into-transfer"]
+    assert ["KV-002/write-into-transfer"] == bench.complete()

@@ -238,9 +238,9 @@ class Executor:
     def _crashed(self, call: str, error: BaseException) -> Crashed:
         return Crashed(
             call=call,
-            error=type(error).__name__,
+            error=_word(type(error).__name__),
             message=_one_line(str(error)),
-            function=_innermost_function(error),
+            function=_word(_innermost_function(error)),
             traceback="".join(traceback.format_exception(error)),
             snapshot=self.judge.ledger.snapshot,
         )
@@ -259,4 +259,10 @@ def _innermost_function(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]
+    """Return a stranger's text fit for one line of a report."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:200]
+
+
+def _word(text: str) -> str:
+    """Return a stranger's identifier fit for a signature."""
+    return "".join(c if c.isalnum() or c in "_.<>" else "?" for c in text)[:80] or "?"

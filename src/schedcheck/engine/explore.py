@@ -22,7 +22,7 @@ from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
 from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.request import RequestSpec
-from schedcheck.model.trace import Drained, Header, Trace
+from schedcheck.model.trace import Header, Trace
 from schedcheck.model.verdict import Finding, Signature
 from schedcheck.sut import Target
 
@@ -85,9 +85,6 @@ class _Search:
     ) -> None:
         self.target, self.scope = target, scope
         self.invariants, self.looking_for = invariants, looking_for
-        self.drains = any(
-            one.id == looking_for.invariant and Drained in one.on for one in invariants
-        )
         self.seen: set[Hashable] = set()
         self.transitions = 0
 
@@ -111,7 +108,7 @@ class _Search:
         offered = every_action(
             judge.ledger, self.target.capabilities, self.scope.menu, adds_max=self.scope.adds_max
         )
-        return [drain_for(judge.ledger), *offered] if self.drains else offered
+        return [*offered, drain_for(judge.ledger)] if node.actions else offered
 
     def _take(self, node: _Node, action: Action) -> tuple[tuple[Finding, ...], bytes | None]:
         """Return what an action shows, and the state after it if it is new and unspoilt."""

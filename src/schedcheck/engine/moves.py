@@ -281,8 +281,7 @@ def every_action(
     loads = [life.name for life in ledger.open_loads()]
     ends = [subset for size in range(len(loads) + 1) for subset in combinations(loads, size)]
     offered: list[Action] = [Step(names) for names in ends]
-    if ledger.config.max_steps_in_flight > 1:
-        offered += [Schedule(), *(Complete(names) for names in ends)]
+    offered += [Schedule(), *(Complete(names) for names in ends)]
     if len(ledger.lives) < adds_max:
         offered += [Add(f"r{len(ledger.lives)}", spec) for spec in menu]
     for life in ledger.lives.values():

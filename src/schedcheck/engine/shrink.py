@@ -32,7 +32,7 @@ from schedcheck.model.actions import (
     Step,
     requests_of,
 )
-from schedcheck.model.config import Policy, SchedulerConfig
+from schedcheck.model.config import Dialect, LoadFailurePolicy, Policy, SchedulerConfig
 from schedcheck.model.request import OWN, RequestSpec
 from schedcheck.model.trace import Trace
 
@@ -139,6 +139,8 @@ def _weight_of_config(config: SchedulerConfig) -> int:
         + 4 * (config.policy is not Policy.FCFS)
         + 4 * (not config.chunked_prefill)
         + 4 * config.prefix_caching
+        + 4 * (config.load_failure_policy is not LoadFailurePolicy.RECOMPUTE)
+        + 4 * (config.dialect is not Dialect.V1)
     )
 
 
@@ -220,12 +222,45 @@ def _without(name: str) -> Callable[[Action], Action | None]:
 
 
 def _smaller_numbers(trace: Trace) -> Iterator[Trace]:
+    if trace.header.config.block_size > 1:
+        yield _with_blocks_of_one(trace)
     for index, action in enumerate(trace.actions):
         for smaller in _smaller_actions(action):
             actions = (*trace.actions[:index], smaller, *trace.actions[index + 1 :])
             yield evolve(trace, actions=actions)
     for config in _smaller_configs(trace.header.config):
         yield evolve(trace, header=evolve(trace.header, config=config))
+
+
+def _with_blocks_of_one(trace: Trace) -> Trace:
+    """Count everything in blocks: what no single smaller number can reach."""
+    config = trace.header.config
+    blocks = config.blocks_for
+
+    def scaled(action: Action) -> Action:
+        if not isinstance(action, Add):
+            return action
+        spec = action.spec
+        prompt = tuple((stream, blocks(length)) for stream, length in spec.prompt)
+        return Add(
+            action.request,
+            evolve(
+                spec,
+                prompt=prompt,
+                max_tokens=blocks(spec.max_tokens),
+                remote_tokens=blocks(spec.remote_tokens),
+                stop_at=None if spec.stop_at is None else spec.stop_at // config.block_size,
+            ),
+        )
+
+    smaller = evolve(
+        config, block_size=1, max_num_batched_tokens=blocks(config.max_num_batched_tokens)
+    )
+    return evolve(
+        trace,
+        header=evolve(trace.header, config=smaller),
+        actions=tuple(map(scaled, trace.actions)),
+    )
 
 
 def _smaller_actions(action: Action) -> Iterator[Action]:
@@ -265,7 +300,7 @@ def _smaller_specs(spec: RequestSpec) -> Iterator[RequestSpec]:
 
 def _smaller_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
     defaults = fields_dict(SchedulerConfig)
-    for name in ("policy", "chunked_prefill", "prefix_caching", "load_failure_policy"):
+    for name in ("policy", "chunked_prefill", "prefix_caching", "load_failure_policy", "dialect"):
         if getattr(config, name) != defaults[name].default:
             yield _changed(config, name, defaults[name].default)
     for name, least in (
@@ -319,4 +354,5 @@ def _pairs(trace: Trace) -> Iterator[Trace]:
             kept = actions[:first] + actions[first + 1 : second] + actions[second + 1 :]
             yield evolve(trace, actions=kept)
             if not isinstance(actions[second], Add | Drain):
-                yield evolve(trace, actions=(*kept[: second - 1], Step(), *kept[second - 1 :]))
+                for at in {first, second - 1}:
+                    yield evolve(trace, actions=(*kept[:at], Step(), *kept[at:]))

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, Final
 
 from attrs import field, frozen
-
-_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 Blocks = tuple[tuple[int, ...], ...]
 """Block ids for each KV cache group."""
@@ -115,12 +111,12 @@ class SchedulerOutput:
 class WorkerResult:
     """What the simulated worker gives back for one executed step."""
 
-    sampled: Mapping[str, tuple[int, ...]] = field(default=_EMPTY)
+    sampled: Mapping[str, tuple[int, ...]] = field(factory=dict)
     """New tokens by request; a request whose known tokens were not all computed has none."""
     loads_finished: tuple[str, ...] = ()
     """Asynchronous loads that ended since the last result, failed ones and aborted ones too."""
     sends_finished: tuple[str, ...] = ()
-    loads_failed: Mapping[str, int] = field(default=_EMPTY)
+    loads_failed: Mapping[str, int] = field(factory=dict)
     """For each failed load the ordinal of its first bad block, from 0."""
 
 
@@ -128,8 +124,8 @@ class WorkerResult:
 class EngineOutput:
     """What reaches the client when a step's result has been processed."""
 
-    delivered: Mapping[str, tuple[int, ...]] = field(default=_EMPTY)
-    finished: Mapping[str, FinishReason] = field(default=_EMPTY)
+    delivered: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    finished: Mapping[str, FinishReason] = field(factory=dict)
     sends: tuple[str, ...] = ()
     """Requests that ended here and whose KV is now being sent: their blocks must stay."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from attrs import field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, optional
 
 OWN: Final = "own"
 """The prompt stream that belongs to one request alone."""
@@ -25,7 +25,7 @@ class RequestSpec:
     prompt: tuple[tuple[str, int], ...]
     max_tokens: int = field(default=1, validator=ge(1))
     """At most so many output tokens; the request then finishes as length-capped."""
-    stop_at: int | None = None
+    stop_at: int | None = field(default=None, validator=optional(ge(0)))
     """Index of the output token that is a stop token, from 0; None: it never stops by itself."""
     priority: int = 0
     """Smaller is more urgent, as in vLLM; only the priority policy reads it."""

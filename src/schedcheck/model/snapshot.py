@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from attrs import field, frozen
 
 from schedcheck.model.output import Blocks
-
-_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Status(StrEnum):
@@ -62,8 +59,8 @@ class RequestView:
 class Snapshot:
     """The scheduler between two calls. Queues are in the engine's order, all else is sorted."""
 
-    requests: Mapping[str, RequestView] = field(default=_EMPTY)
-    queues: Mapping[str, tuple[str, ...]] = field(default=_EMPTY)
+    requests: Mapping[str, RequestView] = field(factory=dict)
+    queues: Mapping[str, tuple[str, ...]] = field(factory=dict)
     """Names in each queue, under the engine's name for it; ``running`` among them."""
     blocks_free: int | None = None
     blocks_total: int | None = None

@@ -37,7 +37,7 @@ The end
  12. A request ends by its stop token, by ``max_tokens``, by an abort in any state, or by a failed
      load. Its end is announced in the next step planned, once. Its output in flight is ignored.
  13. Its blocks are freed when nothing can write or read them any more: no step in flight, no
-     load, no send. Then it is forgotten, and only then may its id be used again.
+     load, no send. Once no load and no send is open it is forgotten, and its id may be used again.
 """
 
 from __future__ import annotations

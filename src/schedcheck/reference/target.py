@@ -70,7 +70,10 @@ class ReferenceSystem:
         """Queue a request, unless it can never fit or its id is in use."""
         if not self.scheduler.config.fits(spec.total_tokens_max):
             return Rejected(f"{spec.total_tokens_max} tokens never fit")
-        engine_id = name if spec.engine_id_of is None else self.names.id_of(spec.engine_id_of)
+        try:
+            engine_id = name if spec.engine_id_of is None else self.names.id_of(spec.engine_id_of)
+        except KeyError:
+            return Rejected(f"{spec.engine_id_of} was never accepted, so it has no id")
         if engine_id in self.scheduler.requests:
             return Rejected(f"the id {engine_id} is in use")
         self.scheduler.add_request(self.names.add(name, spec), spec, tokens)
@@ -100,12 +103,16 @@ class ReferenceSystem:
         """Process the result of the oldest step."""
         del step_id  # steps return in order, so it is the oldest one
         ids = self.names.id_of
+        # The failed load of a former owner is not the load of the request that has its id now.
+        failed = {
+            ids(name): block for name, block in result.loads_failed.items() if self.names.owns(name)
+        }
         output = self.scheduler.update_from_output(
             WorkerResult(
                 sampled={ids(name): tokens for name, tokens in result.sampled.items()},
                 loads_finished=tuple(map(ids, result.loads_finished)),
                 sends_finished=tuple(map(ids, result.sends_finished)),
-                loads_failed={ids(name): block for name, block in result.loads_failed.items()},
+                loads_failed=failed,
             )
         )
         names = self.names.name_of
@@ -125,7 +132,8 @@ class ReferenceSystem:
                 sends, scheduler.sends_begun = scheduler.sends_begun, []
                 return Accepted(sends=tuple(map(self.names.name_of, sends)))
             case Preempt(request=name):
-                request = scheduler.requests.get(self.names.id_of(name))
+                owns = self.names.owns(name)
+                request = scheduler.requests.get(self.names.id_of(name)) if owns else None
                 if request is None or request.status is not Status.RUNNING:
                     return Rejected(f"{name} does not run")
                 scheduler.preempt(request)

@@ -46,6 +46,15 @@ class FreedWhileSending(Scheduler):
             self.free_blocks(request)
 
 
+class FreedInFlight(Scheduler):
+    """Blocks are free at once, though a step in flight still writes them."""
+
+    def free_blocks(self, request: Request) -> None:
+        """Do not wait for the step: a load may now be given the blocks."""
+        self.pool.free(request.block_ids)
+        request.block_ids = []
+
+
 class DoubleFreeOnPreemption(Scheduler):
     """A preemption gives the same blocks back twice."""
 

@@ -101,9 +101,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         must_kill=("KV-002",),
     ),
     Mutant(
+        name="freed-in-flight",
+        scheduler_class=blocks.FreedInFlight,
+        evidence=(
+            f"{_VLLM}/pull/45357",
+            "https://github.com/vllm-project/vllm-ascend/issues/14055",
+        ),
+        must_kill=("KV-002",),
+        may_kill=("KV-004",),
+    ),
+    Mutant(
         name="double-free-on-preemption",
         scheduler_class=blocks.DoubleFreeOnPreemption,
-        evidence=(f"{_VLLM}/issues/42571",),
+        evidence=(
+            "https://github.com/sgl-project/sglang/pull/18694",
+            f"{_VLLM}/issues/42571",
+        ),
         must_kill=("KV-003",),
         may_kill=("KV-002", "KV-004", "KV-006"),
     ),
@@ -214,6 +227,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         scheduler_class=transfers.LateCompletionPromotesReusedId,
         evidence=(f"{_VLLM}/pull/32255",),
         must_kill=("XFER-001",),
+        may_kill=("KV-002",),
     ),
     Mutant(
         name="loads-deadlock",
@@ -224,13 +238,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="failed-load-kept",
         scheduler_class=transfers.FailedLoadKept,
-        evidence=(f"{_VLLM}/issues/45138",),
+        evidence=(
+            "https://github.com/vllm-project/vllm-ascend/issues/10561",
+            f"{_VLLM}/issues/45138",
+        ),
         must_kill=("KV-004",),
     ),
     Mutant(
         name="load-rounded-up",
         scheduler_class=transfers.LoadRoundedUp,
-        evidence=(f"{_VLLM}/pull/31583",),
+        evidence=(f"{_VLLM}/pull/34616",),
         must_kill=("KV-004",),
     ),
     Mutant(

