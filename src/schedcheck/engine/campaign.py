@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -42,6 +42,7 @@ from schedcheck.engine.shrink import Budget, reduce
 from schedcheck.invariants.registry import Invariant
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
+from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect
 from schedcheck.model.trace import AnyEvent, Crashed, Header, Trace
 from schedcheck.model.verdict import Finding, Signature, Verdict
@@ -202,7 +203,16 @@ class Campaign:
                 seed=self.seed,
                 traces=self.coverage.traces,
                 actions=self.coverage.actions_total,
-                results=tuple(self._result(invariant) for invariant in self.invariants),
+                results=tuple(
+                    result_of(
+                        one,
+                        self.target.capabilities,
+                        witnessed=self._witnessed[one.id],
+                        violated=self._violated,
+                        unknown=self._unknown,
+                    )
+                    for one in self.invariants
+                ),
                 seen=self.coverage.seen(self.target.capabilities),
                 crashes_ignored=self._crashes_ignored,
                 stopped_early=stopped,
@@ -210,20 +220,28 @@ class Campaign:
             )
         )
 
-    def _result(self, invariant: Invariant) -> InvariantResult:
-        missing = sorted(invariant.requires - self.target.capabilities)
-        times = self._witnessed[invariant.id]
-        if missing:
-            verdict, reason = Verdict.NOT_APPLICABLE, f"lacks {', '.join(missing)}"
-        elif invariant.id in self._violated:
-            verdict, reason = Verdict.VIOLATED, ""
-        elif invariant.id in self._unknown:
-            verdict, reason = Verdict.UNKNOWN, self._unknown[invariant.id]
-        elif times == 0:
-            verdict, reason = Verdict.VACUOUS, f"never: {invariant.witnessed_by}"
-        else:
-            verdict, reason = Verdict.HOLDS, ""
-        return InvariantResult(id=invariant.id, verdict=verdict, witnessed=times, reason=reason)
+
+def result_of(
+    invariant: Invariant,
+    capabilities: frozenset[Capability],
+    *,
+    witnessed: int,
+    violated: Container[str],
+    unknown: Mapping[str, str],
+) -> InvariantResult:
+    """Return what a run says about one invariant. ``unknown`` are the checkers that failed."""
+    missing = sorted(invariant.requires - capabilities)
+    if missing:
+        verdict, reason = Verdict.NOT_APPLICABLE, f"lacks {', '.join(missing)}"
+    elif invariant.id in violated:
+        verdict, reason = Verdict.VIOLATED, ""
+    elif invariant.id in unknown:
+        verdict, reason = Verdict.UNKNOWN, unknown[invariant.id]
+    elif witnessed == 0:
+        verdict, reason = Verdict.VACUOUS, f"never: {invariant.witnessed_by}"
+    else:
+        verdict, reason = Verdict.HOLDS, ""
+    return InvariantResult(id=invariant.id, verdict=verdict, witnessed=witnessed, reason=reason)
 
 
 @define

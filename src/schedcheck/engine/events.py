@@ -220,6 +220,8 @@ class Replayed:
     expected: str
     """The signature the trace is expected to show, empty for none."""
     story: tuple[StoryLine, ...]
+    holdings: tuple[str, ...] = ()
+    """What each request holds after the last action, as in a Failure."""
     failure: Failure | None = None
     """What was violated, for FAILED and OTHER."""
 

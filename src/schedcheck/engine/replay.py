@@ -8,7 +8,7 @@ from schedcheck.engine.events import Failure, Outcome, Replayed
 from schedcheck.engine.executor import BlackBox
 from schedcheck.engine.failures import failure_of
 from schedcheck.engine.play import Playback, play
-from schedcheck.engine.story import tell
+from schedcheck.engine.story import holdings, tell
 from schedcheck.invariants.registry import Invariant, every_invariant
 from schedcheck.model.trace import Trace
 from schedcheck.sut import Target, TargetError
@@ -44,6 +44,7 @@ def replay(
         reason=reason,
         expected=expected,
         story=tell(playback.records),
+        holdings=holdings(playback.judge.ledger),
         failure=_failure(trace, playback),
     )
 

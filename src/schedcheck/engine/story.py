@@ -104,15 +104,15 @@ def _notes(event: AnyEvent) -> Iterator[str]:
             for name in output.preempted or ():
                 yield f"{name} preempted"
             for load in output.loads:
-                how = "" if load.is_async else " within the step"
-                yield f"{load.name} loads {load.count} tokens{how}"
+                how = "" if load.is_async else " in this step"
+                yield f"{load.name} loads {load.count}{how}"
         case Completed(result=result, output=output):
             if result.loads_finished:
-                yield f"loads reported: {' '.join(result.loads_finished)}"
+                yield f"{' '.join(result.loads_finished)} loaded"
             for name in result.loads_failed:
                 yield f"{name} load failed"
             if result.sends_finished:
-                yield f"sends reported: {' '.join(result.sends_finished)}"
+                yield f"{' '.join(result.sends_finished)} sent"
             for name, reason in output.finished.items():
                 yield f"{name} finished ({reason.value.lower()})"
         case Drained(rounds=rounds, idle_rounds=idle):

@@ -24,7 +24,7 @@ def _comes_back(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
 
 @invariant(
     "REQ-001",
-    "a preempted request that is scheduled again is sent as resumed, never as new",
+    "a preempted request comes back as resumed, never as new",
     severity=Severity.CRITICAL,
     on=(Scheduled,),
     requires={Capability.SHOWS_ROLES},

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What people see."""

@@ -1,0 +1,5 @@
+"""``python -m schedcheck``."""
+
+from schedcheck.cli import main
+
+main()

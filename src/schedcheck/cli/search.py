@@ -1,0 +1,163 @@
+"""``schedcheck run``: search for violations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from attrs import define, evolve, field
+
+from schedcheck.cli.console import (
+    NOT_SHOWN,
+    OK,
+    USAGE,
+    VIOLATION,
+    Keeper,
+    Seconds,
+    Ticker,
+    fault_code,
+    painter,
+    preparing,
+    say,
+)
+from schedcheck.engine.events import Ended, Failure, Fault, Found, JobEvent, Progress, Shrunk
+from schedcheck.engine.jobs import RunJob
+from schedcheck.engine.profiles import get_profile
+from schedcheck.host import wire
+from schedcheck.host.supervisor import perform, place_for
+from schedcheck.invariants.registry import select
+from schedcheck.model.verdict import Verdict
+from schedcheck.report.text import failure_lines, story_lines, summary_lines
+
+
+@click.command()
+@click.argument("target", default="reference")
+@click.option("--profile", default="quick", show_default=True, help="How long and what kind.")
+@click.option("--invariants", default="", help="Patterns: 'KV-*,!KV-003'. Default: all.")
+@click.option("--seed", default=0, show_default=True, help="Where the search begins.")
+@click.option("--max-time", type=Seconds(), help="Begin no trace after this: 90s, 10m, 1h.")
+@click.option("--dialect", default="", help="v1 or v2; default: each trace draws one.")
+@click.option("--strict", is_flag=True, help="Exit 3 if an invariant is vacuous or unknown.")
+@click.option("--json", "as_json", is_flag=True, help="Events as JSON Lines instead of text.")
+@click.option("--in-process", is_flag=True, help="Run the target in this process.")
+@click.option("--python", type=click.Path(path_type=Path), help="Run it under this interpreter.")
+def run(
+    target: str,
+    profile: str,
+    invariants: str,
+    seed: int,
+    max_time: float | None,
+    dialect: str,
+    strict: bool,  # noqa: FBT001  click passes options by name
+    as_json: bool,  # noqa: FBT001
+    in_process: bool,  # noqa: FBT001
+    python: Path | None,
+) -> None:
+    """Search TARGET for violations.
+
+    TARGET is reference, reference+MUTANT, vllm (what is installed), vllm==RELEASE (prepared once,
+    in an environment of its own) or package.module:Adapter.
+    """
+    ticker = Ticker()
+    try:
+        get_profile(profile)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    select(invariants)
+    name, place = place_for(
+        target, python=python, in_process=in_process, progress=preparing(ticker)
+    )
+    ticker.clear()
+    job = RunJob(
+        target=name,
+        profile=profile,
+        invariants=invariants,
+        seed=seed,
+        seconds_max=max_time,
+        dialect=dialect,
+    )
+    listener = _Listener(ticker=ticker, strict=strict, as_json=as_json, target=target)
+    try:
+        perform(job, listener.hear, place=place)
+    finally:
+        listener.finish()
+    raise click.exceptions.Exit(listener.code)
+
+
+@define(kw_only=True)
+class _Listener:
+    """Turns the events of a run into text, files and an exit code."""
+
+    ticker: Ticker
+    strict: bool
+    as_json: bool
+    target: str
+    code: int = field(init=False, default=OK)
+    keeper: Keeper = field(init=False, factory=Keeper)
+    pending: dict[str, Failure] = field(init=False, factory=dict)
+    """Found and not shrunk yet."""
+
+    def hear(self, event: JobEvent) -> None:
+        if isinstance(event, Progress):
+            self.ticker.progress(event)
+            return
+        self.ticker.clear()
+        if self.as_json:
+            shown = evolve(event, seconds=0.0) if isinstance(event, Ended) else event
+            click.echo(wire.encode(shown).decode(), nl=False)
+        match event:
+            case Found(failure=failure):
+                self._found(failure)
+            case Shrunk(failure=failure):
+                self._shrunk(failure)
+            case Ended():
+                self._ended(event)
+            case Fault():
+                self.code = fault_code(event)
+            case _:
+                pass
+
+    def _found(self, failure: Failure) -> None:
+        self.code = VIOLATION
+        self.pending[failure.complaint.signature] = failure
+        path = self.keeper.keep(failure)
+        say(f"found {failure.complaint.signature} in {failure.actions} actions, {path}; shrinking")
+        if self.ticker.shows:
+            for line in story_lines(failure.story[-12:]):
+                say(f"  {line}")
+
+    def _shrunk(self, failure: Failure) -> None:
+        self.pending.pop(failure.complaint.signature, None)
+        self._tell(failure)
+
+    def _tell(self, failure: Failure) -> None:
+        path = self.keeper.keep(failure)
+        if not self.as_json:
+            for line in failure_lines(failure, path=path, paint=painter()):
+                click.echo(line)
+            click.echo()
+
+    def _ended(self, event: Ended) -> None:
+        if not self.as_json:
+            for line in summary_lines(event, paint=painter()):
+                click.echo(line)
+        rate = event.actions / event.seconds if event.seconds else 0.0
+        say(f"{event.seconds:.1f} s, {rate:,.0f} actions per second")
+        verdicts = {result.verdict for result in event.results}
+        doubtful = bool(verdicts & {Verdict.VACUOUS, Verdict.UNKNOWN})
+        if Verdict.VIOLATED in verdicts:
+            self.code = VIOLATION
+        elif not event.traces or verdicts <= {Verdict.NOT_APPLICABLE}:
+            say("nothing ran: no invariant of those chosen was put to the test")
+            self.code = NOT_SHOWN
+        elif self.strict and doubtful:
+            self.code = NOT_SHOWN
+
+    def finish(self) -> None:
+        """Tell what was found and, because of an interrupt, never shrunk."""
+        self.ticker.clear()
+        for failure in list(self.pending.values()):
+            self._tell(failure)
+        self.pending.clear()
+        if not self.keeper.could_write:
+            self.code = USAGE
