@@ -2,4 +2,27 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from schedcheck.stateful.machine import machine
+    from schedcheck.stateful.verify import verify
+    from schedcheck.stateful.violation import Violation
+
 __version__ = "0.1.0"
+
+__all__ = ["Violation", "__version__", "machine", "verify"]
+
+_LAZY: Final = {
+    "Violation": "schedcheck.stateful.violation",
+    "machine": "schedcheck.stateful.machine",
+    "verify": "schedcheck.stateful.verify",
+}
+"""Resolved when asked for: a worker process has neither hypothesis nor the terminal libraries."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

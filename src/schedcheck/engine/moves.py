@@ -98,10 +98,11 @@ def _why_no_add(action: Add, ledger: Ledger) -> str | None:
 
 
 def _id_in_use(name: str, ledger: Ledger) -> bool:
-    """Whether the scheduler still tracks a request with the same engine id."""
+    """Whether a request with the same engine id is tracked, or computed by a step in flight."""
     engine_id = ledger.lives[name].engine_id
     return any(
-        life.engine_id == engine_id and (life.is_live or life.name in ledger.snapshot.requests)
+        life.engine_id == engine_id
+        and (life.is_live or life.in_flight > 0 or life.name in ledger.snapshot.requests)
         for life in ledger.lives.values()
     )
 

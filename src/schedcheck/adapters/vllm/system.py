@@ -1,0 +1,299 @@
+"""Translating between the protocol and one vLLM Scheduler."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import RequestStatus
+
+from schedcheck.adapters.vllm.engine import make_request
+from schedcheck.model.actions import Abort, Action, ResetPrefixCache
+from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.output import (
+    Accepted,
+    Blocks,
+    EngineOutput,
+    FinishReason,
+    Load,
+    Rejected,
+    Role,
+    Row,
+    SchedulerOutput,
+    TableUpdate,
+    WorkerResult,
+)
+from schedcheck.model.request import RequestSpec
+from schedcheck.model.snapshot import RequestView, Snapshot, Status
+from schedcheck.sut import Names
+
+_QUEUES: Final = ("waiting", "skipped_waiting", "kv_holding_waiting", "running")
+"""Whichever of them a release has."""
+_REASONS: Final[Mapping[str, FinishReason]] = {
+    "stop": FinishReason.STOPPED,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORTED,
+    "error": FinishReason.ERROR,
+}
+_FINISHED_OTHERWISE: Final[Mapping[str, Status]] = {
+    "FINISHED_IGNORED": Status.FINISHED_ABORTED,
+    "FINISHED_REPETITION": Status.FINISHED_STOPPED,
+}
+
+
+class VllmSystem:
+    """One Scheduler, used for one trace."""
+
+    def __init__(self, scheduler: Any, config: SchedulerConfig) -> None:
+        self.scheduler, self.config = scheduler, config
+        self.connector = scheduler.connector
+        self.names = Names()
+        self.in_flight: deque[Any] = deque()
+        self.arrivals = 0
+        self.next_step_id = 0
+        self.load_blocks: dict[str, Blocks] = {}
+        """The blocks that each request's last load fills."""
+        self.last_sent: dict[str, str] = {}
+        """For each engine id the request that was scheduled under it last."""
+        self.ended: dict[str, deque[str]] = {}
+        """For each engine id its owners that ended and were not announced yet."""
+
+    def add(self, name: str, spec: RequestSpec, tokens: tuple[int, ...]) -> Accepted | Rejected:
+        """Queue a request, unless its id is still tracked: that would be the caller's error."""
+        engine_id = name if spec.engine_id_of is None else self.names.id_of(spec.engine_id_of)
+        if engine_id in self.scheduler.requests:
+            return Rejected(f"the id {engine_id} is in use")
+        self.names.add(name, spec)
+        self.connector.specs[engine_id] = spec
+        request = make_request(
+            engine_id,
+            spec,
+            tokens,
+            arrival=self.arrivals,
+            block_size=self.config.block_size,
+        )
+        self.arrivals += 1
+        self.scheduler.add_request(request)
+        return Accepted()
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step."""
+        raw = self.scheduler.schedule()
+        self.in_flight.append(raw)
+        # Whom an announcement is about depends on who was sent before this step.
+        preempted = tuple(
+            self.last_sent.get(one, self.names.name_of(one))
+            for one in sorted(raw.preempted_req_ids or ())
+        )
+        finished = tuple(self._announced(one) for one in sorted(raw.finished_req_ids))
+        begun, self.connector.begun = self.connector.begun, []
+        output = SchedulerOutput(
+            step_id=self.next_step_id,
+            rows=tuple(self._rows(raw)),
+            preempted=preempted,
+            finished=finished,
+            loads=tuple(self._load(one) for one in begun),
+        )
+        self.next_step_id += 1
+        return output
+
+    def _announced(self, engine_id: str) -> str:
+        owners = self.ended.get(engine_id)
+        return owners.popleft() if owners else self.names.name_of(engine_id)
+
+    def _rows(self, raw: Any) -> Iterable[Row]:
+        """Yield the rows in the order in which the step serves them."""
+        counts = raw.num_scheduled_tokens
+        rows = {row.name: row for row in (*self._new_rows(raw), *self._cached_rows(raw))}
+        named = [self.names.name_of(one) for one in counts]
+        return [rows[name] for name in named if name in rows] + [
+            row for name, row in rows.items() if name not in named
+        ]
+
+    def _new_rows(self, raw: Any) -> Iterable[Row]:
+        for one in raw.scheduled_new_reqs:
+            known = one.prefill_token_ids
+            if known is None:
+                known = one.prompt_token_ids
+            yield self._row(
+                raw, one.req_id, Role.NEW, one.num_computed_tokens, one.block_ids, tuple(known)
+            )
+
+    def _cached_rows(self, raw: Any) -> Iterable[Row]:
+        cached = raw.scheduled_cached_reqs
+        for index, engine_id in enumerate(cached.req_ids):
+            is_resumed = engine_id in cached.resumed_req_ids
+            known = cached.all_token_ids.get(engine_id) if is_resumed else None
+            yield self._row(
+                raw,
+                engine_id,
+                Role.RESUMED if is_resumed else Role.RUNNING,
+                cached.num_computed_tokens[index],
+                cached.new_block_ids[index],
+                None if known is None else tuple(known),
+            )
+
+    def _row(
+        self,
+        raw: Any,
+        engine_id: str,
+        role: Role,
+        start: int,
+        blocks: Any,
+        known: tuple[int, ...] | None,
+    ) -> Row:
+        name = self.last_sent[engine_id] = self.names.name_of(engine_id)
+        return Row(
+            name=name,
+            role=role,
+            start=start,
+            count=raw.num_scheduled_tokens.get(engine_id, 0),
+            block_ids=None if blocks is None else tuple(tuple(group) for group in blocks),
+            table_update=TableUpdate.APPEND if role is Role.RUNNING else TableUpdate.REPLACE,
+            known_tokens=known,
+        )
+
+    def _load(self, begun: Any) -> Load:
+        size = self.config.block_size
+        first, last = begun.start // size, -(-(begun.start + begun.count) // size)
+        table = self.scheduler.kv_cache_manager.get_block_ids(begun.request_id)
+        name = self.names.name_of(begun.request_id)
+        self.load_blocks[name] = tuple(tuple(group[first:last]) for group in table)
+        return Load(
+            name=name,
+            start=begun.start,
+            count=begun.count,
+            is_async=begun.is_async,
+            block_ids=self.load_blocks[name],
+        )
+
+    def complete(self, step_id: int, result: WorkerResult) -> EngineOutput:
+        """Process the result of the oldest step."""
+        del step_id  # steps return in order, so it is the oldest one
+        raw = self.in_flight.popleft()
+        ids = list(raw.num_scheduled_tokens)
+        sampled = {self.names.id_of(name): list(one) for name, one in result.sampled.items()}
+        answer = self.scheduler.update_from_output(
+            raw,
+            ModelRunnerOutput(
+                req_ids=ids,
+                req_id_to_index={engine_id: index for index, engine_id in enumerate(ids)},
+                sampled_token_ids=[sampled.get(engine_id, []) for engine_id in ids],
+                logprobs=None,
+                prompt_logprobs_dict={},
+                pooler_output=[],
+                kv_connector_output=self._transfers(result),
+            ),
+        )
+        return self._engine_output(answer)
+
+    def _transfers(self, result: WorkerResult) -> Any:
+        received = {self.names.id_of(name) for name in result.loads_finished}
+        sent = {self.names.id_of(name) for name in result.sends_finished}
+        self.connector.loading -= received
+        bad = {
+            block
+            for name, ordinal in result.loads_failed.items()
+            for group in self.load_blocks[name]
+            for block in group[ordinal:]
+        }
+        if not (received or sent or bad):
+            return None
+        return KVConnectorOutput(
+            finished_sending=sent or None, finished_recving=received or None, invalid_block_ids=bad
+        )
+
+    def _engine_output(self, answer: Any) -> EngineOutput:
+        delivered: dict[str, tuple[int, ...]] = {}
+        finished: dict[str, FinishReason] = {}
+        for client in answer.values():
+            for one in client.outputs:
+                name = self.names.name_of(one.request_id)
+                if one.new_token_ids:
+                    delivered[name] = tuple(one.new_token_ids)
+                if one.finish_reason is not None:
+                    finished[name] = _REASONS[str(one.finish_reason)]
+                    self._ends(name)
+        return EngineOutput(delivered=delivered, finished=finished, sends=self._sends())
+
+    def _ends(self, name: str) -> None:
+        owners = self.ended.setdefault(self.names.id_of(name), deque())
+        if name not in owners:
+            owners.append(name)
+
+    def _sends(self) -> tuple[str, ...]:
+        begun, self.connector.sends = self.connector.sends, []
+        return tuple(self.names.name_of(one) for one in begun)
+
+    def control(self, action: Action) -> Accepted | Rejected:
+        """Abort or reset; one request alone cannot be preempted by force."""
+        match action:
+            case Abort(request=name):
+                self._abort(name)
+                return Accepted(sends=self._sends())
+            case ResetPrefixCache(running=running):
+                done = self.scheduler.reset_prefix_cache(reset_running_requests=running)
+                return Accepted() if done else Rejected("blocks are in use")
+            case _:
+                return Rejected(f"vllm knows no {action.do}")
+
+    def _abort(self, name: str) -> None:
+        engine_id = self.names.id_of(name)
+        request = self.scheduler.requests.get(engine_id)
+        if not self.names.owns(name) or request is None:
+            return
+        if not RequestStatus.is_finished(request.status):
+            self._ends(name)
+        self.scheduler.finish_requests(engine_id, RequestStatus.FINISHED_ABORTED)
+
+    def snapshot(self) -> Snapshot:
+        """Show every request that is tracked, the queues and the pool."""
+        scheduler, manager = self.scheduler, self.scheduler.kv_cache_manager
+        pool = manager.block_pool
+        free = sorted(block.block_id for block in pool.free_block_queue.get_all_free_blocks())
+        name_of = self.names.name_of
+        return Snapshot(
+            requests={
+                name_of(key): self._view(scheduler.requests[key])
+                for key in sorted(scheduler.requests)
+            },
+            queues={
+                queue: tuple(name_of(one.request_id) for one in getattr(scheduler, queue))
+                for queue in _QUEUES
+                if hasattr(scheduler, queue)
+            },
+            blocks_free=pool.get_num_free_blocks(),
+            blocks_total=self.config.blocks_total,
+            free_block_ids=tuple(free),
+        )
+
+    def _view(self, request: Any) -> RequestView:
+        manager = self.scheduler.kv_cache_manager
+        null = manager.block_pool.null_block.block_id
+        return RequestView(
+            status=_status(RequestStatus(request.status).name),
+            num_computed_tokens=request.num_computed_tokens,
+            num_tokens=request.num_tokens,
+            num_preemptions=request.num_preemptions,
+            block_ids=tuple(
+                tuple(block for block in group if block != null)
+                for group in manager.get_block_ids(request.request_id)
+            ),
+        )
+
+    def has_work(self) -> bool:
+        """Return whether the engine core's loop would go on."""
+        return bool(self.scheduler.has_requests())
+
+    def close(self) -> None:
+        """Let the scheduler go."""
+        self.in_flight.clear()
+
+
+def _status(name: str) -> Status:
+    """Return the status that a release's name stands for."""
+    if name in Status.__members__:
+        return Status[name]
+    return _FINISHED_OTHERWISE.get(name, Status.WAITING)  # waits for a grammar or a chunk

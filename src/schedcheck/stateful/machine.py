@@ -1,0 +1,278 @@
+"""The request lifecycle as a Hypothesis state machine, in two forms that stand on one Driver.
+
+Rules
+-----
+- The default form has one rule, which draws one integer and decodes it into an action that is
+  eligible. Hypothesis switches a random part of a machine's rules off in each trace, and a
+  lifecycle without ``add`` or ``step`` finds nothing: with one rule there is nothing to switch off.
+- The second form has a rule for each kind of action, for people who read and extend it.
+- A trace's configuration and load come from an ``initialize`` rule, its quiet tail from
+  ``teardown``; a violation in the tail fails the test like any other.
+"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from random import Random
+from typing import ClassVar, Final, Literal
+
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from schedcheck.engine.profiles import draw_load, get_profile
+from schedcheck.engine.targets import as_target, resolve
+from schedcheck.invariants.registry import select
+from schedcheck.model.actions import Action
+from schedcheck.model.config import Dialect
+from schedcheck.oracles.ledger import Ledger
+from schedcheck.stateful.driver import Driver, Plan, Tally
+from schedcheck.stateful.strategies import numbers, seeds
+from schedcheck.sut import Target, TargetError
+
+Form = Literal["dispatcher", "named"]
+
+_PLAINEST: Final = "step"
+
+
+class _TestCaseOf:
+    """Gives each machine class one TestCase, whose ``settings`` can be assigned as usual."""
+
+    def __get__(
+        self, machine: LifecycleMachine | None, kind: type[LifecycleMachine]
+    ) -> type[unittest.TestCase]:
+        if "_test_case" not in vars(kind):
+            from schedcheck.stateful.verify import test_case_of  # noqa: PLC0415  it imports us
+
+            kind._test_case = test_case_of(kind)  # noqa: SLF001  our own class
+        return kind._test_case  # noqa: SLF001  the same
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """What both forms have in common: a driver, the load of a trace, and the quiet tail.
+
+    A rule of your own calls ``do`` with an action that is eligible now (``can`` says which kinds
+    are); it raises ``schedcheck.Violation`` when an invariant does not hold.
+    """
+
+    plan: ClassVar[Plan]
+    tally: ClassVar[Tally]
+    _test_case: ClassVar[type[unittest.TestCase]]
+    TestCase = _TestCaseOf()  # type: ignore[assignment]  # a descriptor as well, and a narrower one
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._driver: Driver | None = None
+        self._exception_outside = sys.exception()
+
+    @property
+    def driver(self) -> Driver:
+        """The trace being played. It exists once the load has been drawn."""
+        assert self._driver is not None, "the load is drawn before anything else"
+        return self._driver
+
+    @property
+    def ledger(self) -> Ledger:
+        """The history so far, to be read."""
+        return self.driver.judge.ledger
+
+    @initialize(seed=seeds())
+    def draw_the_load(self, seed: int) -> None:
+        """Draw the configuration and the traffic of this trace, and open a scheduler."""
+        plan = self.plan
+        load = draw_load(plan.target, plan.profile, Random(seed), dialect=plan.dialect)
+        self._driver = Driver(plan, load, self.tally)
+
+    def do(self, action: Action) -> None:
+        """Carry out an eligible action. Raises Violation."""
+        self.driver.do(action)
+
+    def can(self, word: str) -> bool:
+        """Return whether an action of this kind is eligible now."""
+        if self._driver is None:
+            return False
+        # Hypothesis wants a rule to be left even when nothing more can happen.
+        return word == _PLAINEST if self.driver.is_over else word in self.driver.offered()
+
+    def choose(self, word: str, number: int = 0) -> None:
+        """Carry out an action of this kind, the integer choosing what it is about."""
+        if not self.driver.is_over:
+            self.do(self.driver.offered()[word].build(number))
+
+    def teardown(self) -> None:
+        """Run the quiet tail, unless something was raised before, and close the scheduler."""
+        if self._driver is None:
+            return
+        raised = sys.exception() is not self._exception_outside
+        try:
+            if not raised:
+                self.driver.drain()
+        finally:
+            self.driver.close()
+
+
+class DispatcherMachine(LifecycleMachine):
+    """One rule, one integer, any eligible action."""
+
+    @rule(number=numbers())
+    def act(self, number: int) -> None:
+        """Do what the integer chooses among everything that can happen now."""
+        if not self.driver.is_over:
+            self.do(self.driver.decode(number))
+
+
+class NamedMachine(LifecycleMachine):
+    """One rule for each kind of action, under the action's own name."""
+
+    @precondition(lambda self: self.can("add"))
+    @rule(number=numbers())
+    def add(self, number: int) -> None:
+        """A client sends a request, described by the integer."""
+        self.choose("add", number)
+
+    @precondition(lambda self: self.can("step"))
+    @rule()
+    def step(self) -> None:
+        """A step is planned, and the oldest in flight completed."""
+        self.choose("step")
+
+    @precondition(lambda self: self.can("schedule"))
+    @rule()
+    def schedule(self) -> None:
+        """A step is planned and stays in flight."""
+        self.choose("schedule")
+
+    @precondition(lambda self: self.can("complete"))
+    @rule()
+    def complete(self) -> None:
+        """The oldest step in flight is completed."""
+        self.choose("complete")
+
+    @precondition(lambda self: self.can("preempt"))
+    @rule(number=numbers(32))
+    def preempt(self, number: int) -> None:
+        """A running request is preempted by force."""
+        self.choose("preempt", number)
+
+    @precondition(lambda self: self.can("finish_transfer"))
+    @rule(number=numbers(32))
+    def finish_transfer(self, number: int) -> None:
+        """A KV load ends."""
+        self.choose("finish_transfer", number)
+
+    @precondition(lambda self: self.can("fail_transfer"))
+    @rule(number=numbers(32))
+    def fail_transfer(self, number: int) -> None:
+        """A KV load ends with an error."""
+        self.choose("fail_transfer", number)
+
+    @precondition(lambda self: self.can("finish_send"))
+    @rule(number=numbers(32))
+    def finish_send(self, number: int) -> None:
+        """The KV of a finished request has been sent."""
+        self.choose("finish_send", number)
+
+    @precondition(lambda self: self.can("abort"))
+    @rule(number=numbers(32))
+    def abort(self, number: int) -> None:
+        """A client gives a request up."""
+        self.choose("abort", number)
+
+    @precondition(lambda self: self.can("reset_prefix_cache"))
+    @rule(number=numbers(32))
+    def reset_prefix_cache(self, number: int) -> None:
+        """The prefix cache is emptied, sometimes preempting all that runs."""
+        self.choose("reset_prefix_cache", number)
+
+
+FORMS: Final[dict[str, type[LifecycleMachine]]] = {
+    "dispatcher": DispatcherMachine,
+    "named": NamedMachine,
+}
+
+
+def machine(
+    target: object,
+    *,
+    profile: str = "quick",
+    invariants: str = "",
+    form: Form = "dispatcher",
+    dialect: Dialect | str | None = None,
+) -> type[LifecycleMachine]:
+    """Make a Hypothesis state machine of a scheduler: ``machine(MyScheduler).TestCase``.
+
+    ``target`` is a ``schedcheck.sut.Target``, a class or function that makes one, or what one
+    types on the command line (``"reference"``, ``"vllm"``, ``"my_pkg.my_mod:MyAdapter"``).
+    ``invariants`` are patterns as ``KV-*,!KV-003``; empty: all. The class can be given more rules
+    in a subclass. Raises TargetError, UnknownProfile and UnknownInvariant.
+    """
+    if form not in FORMS:
+        raise ValueError(f"no form {form!r} of the machine; there are {', '.join(FORMS)}")
+    plan = plan_for(target, profile=profile, invariants=invariants, dialect=dialect)
+    return machine_of(plan, FORMS[form])
+
+
+def machine_of(plan: Plan, base: type[LifecycleMachine]) -> type[LifecycleMachine]:
+    """Return a machine class of its own for a plan, counting from zero."""
+    return type(base)(
+        base.__name__,
+        (base,),
+        {"plan": plan, "tally": Tally(), "__module__": base.__module__, "__doc__": base.__doc__},
+    )
+
+
+def plan_for(
+    target: object, *, profile: str, invariants: str, dialect: Dialect | str | None
+) -> Plan:
+    """Resolve what people write. Raises TargetError, UnknownProfile and UnknownInvariant."""
+    found, text = _found(target)
+    if dialect is not None and dialect not in found.dialects:
+        spoken = ", ".join(found.dialects)
+        raise TargetError(f"{text} does not speak the dialect {dialect}, only {spoken}")
+    return Plan(
+        target=found,
+        target_text=text,
+        profile=get_profile(profile),
+        invariants=select(invariants),
+        dialect=None if dialect is None else Dialect(dialect),
+    )
+
+
+def _found(target: object) -> tuple[Target, str]:
+    """Return the target and the text that names it in a trace."""
+    if isinstance(target, str):
+        return _named(target), target
+    text = _importable_name(target)
+    found = as_target(target, name=text or repr(target))
+    return found, text or found.name
+
+
+def _named(text: str) -> Target:
+    """Resolve a name in this process. Raises TargetError if it needs a process of its own."""
+    engine, pinned, release = text.partition("==")
+    if not pinned:
+        return resolve(text)
+    way_out = f"a release is verified in an environment of its own: schedcheck run {text}"
+    try:
+        found = resolve(engine)
+    except TargetError as error:
+        raise TargetError(f"{text} cannot be loaded here ({error}); {way_out}") from error
+    if found.version != release:
+        raise TargetError(f"this process has {engine} {found.version}, not {release}; {way_out}")
+    return found
+
+
+def _importable_name(thing: object) -> str:
+    """Return ``package.module:Adapter`` for a class or function found there; empty for others."""
+    module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
+    if not isinstance(module, str) or module not in sys.modules or module == "__main__":
+        return ""
+    found = getattr(sys.modules[module], name, None) if isinstance(name, str) else None
+    return f"{module}:{name}" if name and found is thing else ""
+
+
+def settings_for(plan: Plan, max_examples: int | None = None) -> settings:
+    """Return the Hypothesis settings of a plan; see ``verify`` for what they mean."""
+    from schedcheck.stateful.verify import settings_of  # noqa: PLC0415  it imports us
+
+    return settings_of(plan, max_examples)

@@ -1,0 +1,211 @@
+"""``verify``: the one public verb. Search with Hypothesis, shrink with our own reducer, tell.
+
+Rules
+-----
+- Hypothesis generates and does not shrink: on schedulers its shrinker is a thousand times slower
+  than our reducer and often stops short of the minimum. It keeps no database either: a failure is
+  kept as a trace file, which any version of schedcheck replays.
+- A run is a function of its seed, which is 0 unless somebody says otherwise.
+- A run that found nothing but left something untested says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Final
+
+from attrs import define, evolve
+from hypothesis import HealthCheck, Phase, Verbosity, seed as seeded, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from schedcheck.engine.campaign import EXECUTIONS_MAX, shrink_and_report
+from schedcheck.engine.events import Ended, Failure, Found, Shrunk
+from schedcheck.engine.jobs import Emit
+from schedcheck.engine.profiles import get_profile
+from schedcheck.engine.saving import save
+from schedcheck.engine.shrink import Budget
+from schedcheck.model.config import Dialect
+from schedcheck.model.verdict import Verdict
+from schedcheck.stateful import context
+from schedcheck.stateful.driver import Failing, Plan, Tally
+from schedcheck.stateful.machine import FORMS, LifecycleMachine, machine_of, plan_for
+from schedcheck.stateful.violation import violation
+from schedcheck.tracefile import TraceUnwritable
+
+TRACES_SHARE: Final = 10
+"""``verify`` runs one in so many of a profile's traces: ``quick`` takes a second or two on the
+reference, ``ci`` about a quarter of a minute."""
+
+
+class VacuityWarning(UserWarning):
+    """A run found nothing, but something was never put to the test."""
+
+
+class Vacuous(AssertionError):
+    """A strict run found nothing, but something was never put to the test."""
+
+
+def verify(
+    target: object,
+    *,
+    profile: str | None = None,
+    invariants: str = "",
+    seed: int | None = None,
+    max_examples: int | None = None,
+    dialect: Dialect | str | None = None,
+    strict: bool = False,
+) -> Ended:
+    """Verify a scheduler's request lifecycle; raise Violation with a short trace if it is broken.
+
+    ``target`` is a ``schedcheck.sut.Target``, a class or function that makes one, or what one
+    types on the command line (``"reference"``, ``"vllm"``, ``"my_pkg.my_mod:MyAdapter"``); it runs
+    in this process. ``profile`` is ``quick`` unless the test runner says otherwise, and a tenth
+    of its traces are run unless ``max_examples`` is given. ``invariants`` are patterns as
+    ``KV-*,!KV-003``; empty: all. Equal seeds give equal runs; the default is 0.
+
+    Returns what was reached. What was never put to the test is a VacuityWarning, with ``strict``
+    a Vacuous error. A violation's trace is saved under ``.schedcheck/traces``. Raises TargetError,
+    UnknownProfile and UnknownInvariant.
+    """
+    __tracebackhide__ = True
+    around = context.current()
+    plan = plan_for(target, profile=around.profile(profile), invariants=invariants, dialect=dialect)
+    kind = machine_of(plan, FORMS["dispatcher"])
+    ended = run(kind, settings_of(plan, max_examples), seed=around.seed(seed))
+    _tell_vacuity(ended, strict=strict)
+    return ended
+
+
+def settings_of(plan: Plan, max_examples: int | None = None) -> settings:
+    """Return the Hypothesis settings of a plan."""
+    return settings(
+        max_examples=max_examples or max(1, plan.profile.traces // TRACES_SHARE),
+        stateful_step_count=plan.profile.actions + 1,  # one step draws the load
+        deadline=None,
+        database=None,
+        derandomize=False,
+        phases=(Phase.generate,),
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+
+
+def run(kind: type[LifecycleMachine], how: settings, *, seed: int) -> Ended:
+    """Run a machine with Hypothesis; shrink, save and raise what it finds."""
+    __tracebackhide__ = True
+    tally = Tally(seed=seed)
+    kind = type(kind)(kind.__name__, (kind,), {"tally": tally, "__module__": kind.__module__})
+    around = context.current()
+    around.on_begin(kind.plan.profile.name, seed)
+    try:
+        run_state_machine_as_test(seeded(seed)(kind), settings=how)
+    except Exception:
+        # Whatever Hypothesis makes of a failure (a group, a complaint about flakiness), what
+        # failed is in the tally. Without one, something else is wrong, and passes.
+        if tally.failing is None:
+            raise
+    if tally.failing is None:
+        ended = tally.ended(kind.plan)
+        around.on_end(ended)
+        return ended
+    failure, saved = _shrink(kind.plan, tally.failing)
+    around.on_violation(failure, saved)
+    raise violation(failure, saved) from None
+
+
+@define
+class _Keeper:
+    """Keeps the smallest failure heard of, also as a file, so that nothing is lost midway."""
+
+    failure: Failure
+    saved: Path | None = None
+
+    def hear(self, failure: Failure) -> None:
+        """Save a failure in place of the one before."""
+        before, self.failure = self.saved, failure
+        try:
+            self.saved = save(failure)
+        except TraceUnwritable as error:
+            self.saved = None
+            print(f"{error}; here it is:\n{failure.trace}", file=sys.stderr)  # noqa: T201
+        if before is not None and self.saved is not None and before != self.saved:
+            before.unlink(missing_ok=True)
+
+
+def _shrink(plan: Plan, failing: Failing) -> tuple[Failure, Path | None]:
+    keeper = _Keeper(failing.failure)
+
+    def listen(event: object) -> None:
+        if isinstance(event, Found | Shrunk):
+            keeper.hear(event.failure)
+
+    emit: Emit = listen
+    done = shrink_and_report(
+        plan.target,
+        failing.trace,
+        failing.finding.signature,
+        plan.invariants,
+        origin=failing.failure.origin,
+        emit=emit,
+        budget=Budget(executions_max=EXECUTIONS_MAX),
+    )
+    if not done:
+        unsteady = f"{failing.failure.origin} · NOT SHOWN AGAIN when replayed: the target is not "
+        keeper.hear(evolve(failing.failure, origin=f"{unsteady}deterministic"))
+    return keeper.failure, keeper.saved
+
+
+def gaps(ended: Ended) -> Iterator[str]:
+    """Yield what a run left untested, each with what would help."""
+    for word, times in ended.seen.actions.items():
+        if times == 0:
+            yield f"{word} never ran in {ended.traces} traces"
+    for result in ended.results:
+        if result.verdict is Verdict.VACUOUS:
+            yield f"{result.id} is vacuous ({result.reason})"
+        elif result.verdict is Verdict.UNKNOWN:
+            yield f"{result.id} is unknown: its checker failed ({result.reason})"
+    if ended.crashes_ignored:
+        yield f"{ended.crashes_ignored} traces ended because the engine raised, which ENG-001 checks"
+
+
+def _tell_vacuity(ended: Ended, *, strict: bool) -> None:
+    found = list(gaps(ended))
+    if not found:
+        return
+    text = (
+        f"{ended.target}, profile {ended.profile}, seed {ended.seed}: {'; '.join(found)}. "
+        f"More traces (max_examples=) or another profile may reach it"
+    )
+    if strict:
+        raise Vacuous(text)
+    warnings.warn(text, VacuityWarning, stacklevel=3)
+
+
+def test_case_of(kind: type[LifecycleMachine]) -> type[unittest.TestCase]:
+    """Return a TestCase that runs a machine as ``verify`` does."""
+    by_default = settings_of(kind.plan)
+
+    class LifecycleTestCase(unittest.TestCase):
+        """Runs the machine. Assign ``settings`` to change how."""
+
+        settings: ClassVar[settings] = by_default
+
+        def runTest(self) -> None:  # noqa: N802  unittest's own name
+            __tracebackhide__ = True
+            around = context.current()
+            machine, how = kind, self.settings
+            if around.profile_forced and how is by_default:
+                plan = evolve(kind.plan, profile=get_profile(around.profile_forced))
+                machine, how = machine_of(plan, kind), settings_of(plan)
+            _tell_vacuity(run(machine, how, seed=around.seed(None)), strict=False)
+
+    LifecycleTestCase.__name__ = LifecycleTestCase.__qualname__ = f"{kind.__name__}.TestCase"
+    LifecycleTestCase.__module__ = kind.__module__
+    return LifecycleTestCase
