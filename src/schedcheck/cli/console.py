@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from schedcheck.engine.events import Failure, Fault, Progress
-from schedcheck.report import files
+from schedcheck.engine.saving import FOLDER, save
 from schedcheck.report.text import Paint, clean, plain
 from schedcheck.tracefile import TraceUnwritable
 
@@ -99,14 +99,14 @@ def preparing(ticker: Ticker) -> Callable[[str], None]:
 class Keeper:
     """Saves each failure as soon as it is known, so that nothing is lost."""
 
-    def __init__(self, folder: Path = files.TRACES_FOLDER) -> None:
+    def __init__(self, folder: Path = FOLDER) -> None:
         self.folder = folder
         self.could_write = True
 
     def keep(self, failure: Failure) -> str:
         """Save a failure's trace and return its file; where that fails, say the trace itself."""
         try:
-            return str(files.save(failure, self.folder))
+            return str(save(failure, self.folder))
         except TraceUnwritable as error:
             self.could_write = False
             say(f"schedcheck: {clean(str(error))}; the trace is:")

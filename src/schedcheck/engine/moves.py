@@ -90,6 +90,8 @@ def _why_no_add(action: Add, ledger: Ledger) -> str | None:
         return f"{action.request} reuses the engine id of {former}, which never had one"
     if former is not None and _id_in_use(former, ledger):
         return f"the engine id of {former} is still in use"
+    if not ledger.config.fits(action.spec.total_tokens_max):
+        return f"{action.request} grows to {action.spec.total_tokens_max} tokens, which never fit"
     try:
         prompt_tokens(action.request, {**ledger.specs(), action.request: action.spec})
     except UnknownStream as error:

@@ -16,9 +16,11 @@ FOLDER: Final = Path(".schedcheck/traces")
 def file_name(failure: Failure) -> str:
     """Return what a failure's trace file is called: ``REQ-001-7f3a.trace.jsonl``.
 
-    The digits depend on the trace alone, so the same trace found again is the same file.
+    The digits depend on target, version and signature alone, so that a smaller trace of the same
+    failure replaces a larger one, and a second run does not pile up files.
     """
-    digits = sha256(failure.trace.encode()).hexdigest()[:4]
+    words = f"{failure.target} {failure.version} {failure.complaint.signature}"
+    digits = sha256(words.encode()).hexdigest()[:4]
     return f"{failure.complaint.invariant}-{digits}{SUFFIX}"
 
 

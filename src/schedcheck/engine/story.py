@@ -44,9 +44,15 @@ def _line(record: StepRecord) -> StoryLine:
         running=running,
         blocks_free=after.blocks_free,
         blocks_total=after.blocks_total,
-        note=", ".join(note for event in record.events for note in _notes(event)),
+        note=", ".join(_worth_telling(record)),
         is_violation=bool(record.findings),
     )
+
+
+def _worth_telling(record: StepRecord) -> list[str]:
+    """Return the notes of an action; of the many of a quiet tail, the last few."""
+    notes = [note for event in record.events for note in _notes(event)]
+    return ["…", *notes[-5:]] if len(notes) > 8 else notes
 
 
 def _names_in(snapshot: Snapshot, status: Status) -> tuple[str, ...]:

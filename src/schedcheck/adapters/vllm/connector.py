@@ -55,7 +55,9 @@ class SchedcheckConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     ) -> tuple[int | None, bool]:
         spec = self.specs[request.request_id]
         held = min(spec.remote_tokens, request.num_prompt_tokens)
-        if not spec.load_async:
+        if not spec.load_async or request.num_tokens == 1:
+            # The scheduler takes the last token of a whole prompt back; of one token nothing is
+            # left then, and it would ask again for ever.
             held = min(held, request.num_tokens - 1)
         count = max(0, held - num_computed_tokens)
         self._offered[request.request_id] = (num_computed_tokens, count)

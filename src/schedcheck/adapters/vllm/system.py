@@ -57,8 +57,8 @@ class VllmSystem:
         """The blocks that each request's last load fills."""
         self.last_sent: dict[str, str] = {}
         """For each engine id the request that was scheduled under it last."""
-        self.ended: dict[str, deque[str]] = {}
-        """For each engine id its owners that ended and were not announced yet."""
+        self.ended: dict[str, list[str]] = {}
+        """For each engine id its owners that ended and were not announced yet, oldest first."""
 
     def add(self, name: str, spec: RequestSpec, tokens: tuple[int, ...]) -> Accepted | Rejected:
         """Queue a request, unless its id is still tracked: that would be the caller's error."""
@@ -87,7 +87,9 @@ class VllmSystem:
             self.last_sent.get(one, self.names.name_of(one))
             for one in sorted(raw.preempted_req_ids or ())
         )
-        finished = tuple(self._announced(one) for one in sorted(raw.finished_req_ids))
+        finished = tuple(
+            name for one in sorted(raw.finished_req_ids) for name in self._announced(one)
+        )
         begun, self.connector.begun = self.connector.begun, []
         output = SchedulerOutput(
             step_id=self.next_step_id,
@@ -99,9 +101,13 @@ class VllmSystem:
         self.next_step_id += 1
         return output
 
-    def _announced(self, engine_id: str) -> str:
-        owners = self.ended.get(engine_id)
-        return owners.popleft() if owners else self.names.name_of(engine_id)
+    def _announced(self, engine_id: str) -> tuple[str, ...]:
+        """Return whom an announcement is about: every owner of the id that ended since the last.
+
+        vLLM announces a set of ids, so two owners that ended one after the other share one.
+        """
+        owners = self.ended.pop(engine_id, None)
+        return tuple(owners) if owners else (self.names.name_of(engine_id),)
 
     def _rows(self, raw: Any) -> Iterable[Row]:
         """Yield the rows in the order in which the step serves them."""
@@ -187,12 +193,13 @@ class VllmSystem:
                 kv_connector_output=self._transfers(result),
             ),
         )
+        # Only now: a request that fails with its load is asked about while the load is open.
+        self.connector.loading -= {self.names.id_of(name) for name in result.loads_finished}
         return self._engine_output(answer)
 
     def _transfers(self, result: WorkerResult) -> Any:
         received = {self.names.id_of(name) for name in result.loads_finished}
         sent = {self.names.id_of(name) for name in result.sends_finished}
-        self.connector.loading -= received
         bad = {
             block
             for name, ordinal in result.loads_failed.items()
@@ -219,7 +226,7 @@ class VllmSystem:
         return EngineOutput(delivered=delivered, finished=finished, sends=self._sends())
 
     def _ends(self, name: str) -> None:
-        owners = self.ended.setdefault(self.names.id_of(name), deque())
+        owners = self.ended.setdefault(self.names.id_of(name), [])
         if name not in owners:
             owners.append(name)
 
@@ -234,10 +241,23 @@ class VllmSystem:
                 self._abort(name)
                 return Accepted(sends=self._sends())
             case ResetPrefixCache(running=running):
-                done = self.scheduler.reset_prefix_cache(reset_running_requests=running)
-                return Accepted() if done else Rejected("blocks are in use")
+                return self._reset(running=running)
             case _:
                 return Rejected(f"vllm knows no {action.do}")
+
+    def _reset(self, *, running: bool) -> Accepted | Rejected:
+        """Reset the prefix cache; False and one documented exception are lawful refusals.
+
+        The exception says that blocks are held for a transfer or a step in flight; what ran has
+        been preempted by then all the same.
+        """
+        try:
+            done = self.scheduler.reset_prefix_cache(reset_running_requests=running)
+        except RuntimeError as error:
+            if not str(error).startswith("Failed to reset KV cache even when"):
+                raise
+            return Rejected("blocks are held for a transfer or a step in flight")
+        return Accepted() if done else Rejected("blocks are in use")
 
     def _abort(self, name: str) -> None:
         engine_id = self.names.id_of(name)
