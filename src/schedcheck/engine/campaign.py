@@ -36,7 +36,7 @@ from schedcheck.engine.executor import BlackBox, Executor
 from schedcheck.engine.failures import failure_of
 from schedcheck.engine.jobs import Emit
 from schedcheck.engine.moves import INTEGER_BITS, decode, drain_for
-from schedcheck.engine.play import Playback, play_actions
+from schedcheck.engine.play import Playback, play_actions, spelled_out
 from schedcheck.engine.profiles import Load, Profile, draw_load
 from schedcheck.engine.shrink import Budget, reduce
 from schedcheck.invariants.registry import Invariant
@@ -298,6 +298,7 @@ def shrink_and_report(
     if first is None:
         return False
     length = len(trace.actions)
+    first = reproduce(evolve(first, actions=spelled_out(reproduce.last[first]))) or first
 
     def report(smaller: Trace, playback: Playback, *, is_minimal: bool) -> Failure:
         finding = next(one for one in playback.findings if one.signature == signature)

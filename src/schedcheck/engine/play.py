@@ -10,9 +10,24 @@ from schedcheck.engine.executor import BlackBox, Executor, Watch
 from schedcheck.engine.moves import why_not
 from schedcheck.invariants.registry import Invariant
 from schedcheck.judge import Judge
-from schedcheck.model.actions import Action
+from schedcheck.model.actions import (
+    Action,
+    Complete,
+    Drain,
+    FinishSend,
+    FinishTransfer,
+    Schedule,
+)
 from schedcheck.model.config import SchedulerConfig
-from schedcheck.model.trace import Header, StepRecord, Trace
+from schedcheck.model.trace import (
+    Completed,
+    Header,
+    Scheduled,
+    StepRecord,
+    Trace,
+    Transfer,
+    TransferEnded,
+)
 from schedcheck.model.verdict import Finding
 from schedcheck.sut import Refused, Target, TargetError
 
@@ -36,6 +51,31 @@ class Playback:
     def actions(self) -> tuple[Action, ...]:
         """The actions that were carried out."""
         return tuple(record.action for record in self.records)
+
+
+def spelled_out(playback: Playback) -> tuple[Action, ...]:
+    """Return the actions carried out, a last drain spelled out as the actions it consisted of.
+
+    A violation in the middle of a quiet tail is told better by what happened than by ``drain``;
+    one that only the end of the tail shows needs the drain, which is then left as it is.
+    """
+    if not playback.records or not isinstance(playback.records[-1].action, Drain):
+        return playback.actions
+    *before, drain = playback.records
+    steps: list[Action] = []
+    for event in drain.events:
+        match event:
+            case Scheduled():
+                steps.append(Schedule())
+            case Completed():
+                steps.append(Complete())
+            case TransferEnded(name=name, transfer=Transfer.LOAD):
+                steps.append(FinishTransfer(name))
+            case TransferEnded(name=name):
+                steps.append(FinishSend(name))
+            case _:
+                return playback.actions
+    return (*(record.action for record in before), *steps)
 
 
 def check_config(target: Target, config: SchedulerConfig) -> None:
