@@ -25,4 +25,7 @@ _LAZY: Final = {
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # The report is above the tests' layer and handed in here, where the package is put together.
+    report = import_module("schedcheck.report.text")
+    import_module("schedcheck.stateful.violation").render_with(report.failure_lines)
     return getattr(import_module(_LAZY[name]), name)

@@ -237,6 +237,20 @@ def collect(job) -> list:
     return events
 
 
+def campaign(target: str, *, seed: int = 0, invariants: str = "", traces: int = 60) -> list:
+    """Run a part of the quick profile."""
+    events: list = []
+    Campaign(
+        target=resolve(target),
+        target_text=target,
+        profile=evolve(PROFILES["quick"], traces=traces),
+        invariants=select(invariants),
+        seed=seed,
+        emit=events.append,
+    ).run()
+    return events
+
+
 class TestCampaign:
     def test_the_reference_holds_and_reaches_every_action_and_every_edge(self):
         ended = collect(RunJob(target="reference"))[-1]
@@ -249,10 +263,9 @@ class TestCampaign:
 
     def test_the_same_seed_finds_the_same_and_another_seed_something_else(self):
         def told(seed):
-            job = RunJob(target="reference+token-lost", seed=seed)
             return [
                 evolve(one, seconds=0.0) if isinstance(one, Ended) else one
-                for one in collect(job)
+                for one in campaign("reference+token-lost", seed=seed)
                 if isinstance(one, Started | Found | Shrunk | Ended)
             ]
 
@@ -260,7 +273,7 @@ class TestCampaign:
         assert told(3) != told(4)
 
     def test_a_signature_is_told_once_before_and_once_after_shrinking(self):
-        events = collect(RunJob(target="reference+freed-while-loading", invariants="KV-002"))
+        events = campaign("reference+freed-while-loading", invariants="KV-002")
         found = [one for one in events if isinstance(one, Found)]
         shrunk = [one for one in events if isinstance(one, Shrunk)]
         assert 1 == len(found) == len(shrunk)
@@ -269,8 +282,7 @@ class TestCampaign:
         assert events[-1].seen.signatures["KV-002/freed-while-loading"] > 1
 
     def test_a_crash_is_counted_when_nobody_asked_about_crashes(self):
-        job = RunJob(target="reference+crashes-on-equal-priority", invariants="REQ-001")
-        ended = collect(job)[-1]
+        ended = campaign("reference+crashes-on-equal-priority", invariants="REQ-001")[-1]
         assert ended.crashes_ignored > 0
         assert ["HOLDS"] == [one.verdict for one in ended.results]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from attrs import evolve
 
 from schedcheck.cli.console import (
     NOT_SHOWN,
@@ -208,7 +209,9 @@ def show(
     )
     click.echo(clean(heading))
     click.echo(words_for_config(header.config))
-    cut = Trace(header=header, actions=read_trace.actions[:at]) if at else read_trace
+    # A part of a trace is not expected to show what the whole of it does.
+    part = Trace(header=evolve(header, expect=None), actions=read_trace.actions[:at])
+    cut = part if at else read_trace
     try:
         told = replay_once(cut, trace, target, python, in_process=in_process)
     except TargetError as error:

@@ -70,6 +70,8 @@ class Campaign:
     seconds_max: float | None = None
     dialect: Dialect | None = None
     blackbox: BlackBox | None = None
+    executions_max: int = EXECUTIONS_MAX
+    """Candidates that shrinking one failure may try; 0: failures are told as they are found."""
     coverage: Coverage = field(init=False, factory=Coverage)
     _witnessed: Counter[str] = field(init=False, factory=Counter)
     _unknown: dict[str, str] = field(init=False, factory=dict)
@@ -179,7 +181,7 @@ class Campaign:
                 self.invariants,
                 origin=where,
                 emit=self.emit,
-                budget=Budget(executions_max=EXECUTIONS_MAX),
+                budget=Budget(executions_max=self.executions_max),
                 blackbox=self.blackbox,
                 on_progress=lambda: self._tell_progress(f"shrinking {first.signature}"),
             )

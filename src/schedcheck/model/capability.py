@@ -47,6 +47,6 @@ class Capability(StrEnum):
     SHOWS_FREE_BLOCKS = "SHOWS_FREE_BLOCKS"
     """Which blocks are free, not only how many."""
     EXCLUSIVE_BLOCKS = "EXCLUSIVE_BLOCKS"
-    """Its blocks are exclusive: one owner each, so that free + owned = total at all times."""
+    """Its blocks are exclusive: each has one owner at most."""
     ANNOUNCES_FINISH = "ANNOUNCES_FINISH"
     ANNOUNCES_PREEMPTION = "ANNOUNCES_PREEMPTION"

@@ -15,9 +15,8 @@ from __future__ import annotations
 import sys
 import unittest
 from random import Random
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, cast
 
-from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from schedcheck.engine.profiles import draw_load, get_profile
@@ -127,61 +126,61 @@ class NamedMachine(LifecycleMachine):
     @precondition(lambda self: self.can("add"))
     @rule(number=numbers())
     def add(self, number: int) -> None:
-        """A client sends a request, described by the integer."""
+        """Send a request, described by the integer."""
         self.choose("add", number)
 
     @precondition(lambda self: self.can("step"))
     @rule()
     def step(self) -> None:
-        """A step is planned, and the oldest in flight completed."""
+        """Plan a step, then complete the oldest in flight."""
         self.choose("step")
 
     @precondition(lambda self: self.can("schedule"))
     @rule()
     def schedule(self) -> None:
-        """A step is planned and stays in flight."""
+        """Plan a step, which stays in flight."""
         self.choose("schedule")
 
     @precondition(lambda self: self.can("complete"))
     @rule()
     def complete(self) -> None:
-        """The oldest step in flight is completed."""
+        """Complete the oldest step in flight."""
         self.choose("complete")
 
     @precondition(lambda self: self.can("preempt"))
     @rule(number=numbers(32))
     def preempt(self, number: int) -> None:
-        """A running request is preempted by force."""
+        """Preempt a running request by force."""
         self.choose("preempt", number)
 
     @precondition(lambda self: self.can("finish_transfer"))
     @rule(number=numbers(32))
     def finish_transfer(self, number: int) -> None:
-        """A KV load ends."""
+        """End a KV load."""
         self.choose("finish_transfer", number)
 
     @precondition(lambda self: self.can("fail_transfer"))
     @rule(number=numbers(32))
     def fail_transfer(self, number: int) -> None:
-        """A KV load ends with an error."""
+        """End a KV load with an error."""
         self.choose("fail_transfer", number)
 
     @precondition(lambda self: self.can("finish_send"))
     @rule(number=numbers(32))
     def finish_send(self, number: int) -> None:
-        """The KV of a finished request has been sent."""
+        """End the sending of a finished request's KV."""
         self.choose("finish_send", number)
 
     @precondition(lambda self: self.can("abort"))
     @rule(number=numbers(32))
     def abort(self, number: int) -> None:
-        """A client gives a request up."""
+        """Give a request up."""
         self.choose("abort", number)
 
     @precondition(lambda self: self.can("reset_prefix_cache"))
     @rule(number=numbers(32))
     def reset_prefix_cache(self, number: int) -> None:
-        """The prefix cache is emptied, sometimes preempting all that runs."""
+        """Empty the prefix cache, sometimes preempting all that runs."""
         self.choose("reset_prefix_cache", number)
 
 
@@ -212,13 +211,17 @@ def machine(
     return machine_of(plan, FORMS[form])
 
 
-def machine_of(plan: Plan, base: type[LifecycleMachine]) -> type[LifecycleMachine]:
-    """Return a machine class of its own for a plan, counting from zero."""
-    return type(base)(
-        base.__name__,
-        (base,),
-        {"plan": plan, "tally": Tally(), "__module__": base.__module__, "__doc__": base.__doc__},
-    )
+def machine_of(
+    plan: Plan, base: type[LifecycleMachine], tally: Tally | None = None
+) -> type[LifecycleMachine]:
+    """Return a machine class of its own for a plan, with a tally of its own."""
+    members = {
+        "plan": plan,
+        "tally": tally or Tally(),
+        "__module__": base.__module__,
+        "__doc__": base.__doc__,
+    }
+    return cast("type[LifecycleMachine]", type(base.__name__, (base,), members))
 
 
 def plan_for(
@@ -269,10 +272,3 @@ def _importable_name(thing: object) -> str:
         return ""
     found = getattr(sys.modules[module], name, None) if isinstance(name, str) else None
     return f"{module}:{name}" if name and found is thing else ""
-
-
-def settings_for(plan: Plan, max_examples: int | None = None) -> settings:
-    """Return the Hypothesis settings of a plan; see ``verify`` for what they mean."""
-    from schedcheck.stateful.verify import settings_of  # noqa: PLC0415  it imports us
-
-    return settings_of(plan, max_examples)

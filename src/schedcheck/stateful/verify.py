@@ -5,6 +5,8 @@ Rules
 - Hypothesis generates and does not shrink: on schedulers its shrinker is a thousand times slower
   than our reducer and often stops short of the minimum. It keeps no database either: a failure is
   kept as a trace file, which any version of schedcheck replays.
+- Hypothesis is asked for ten traces at a time. Of longer runs it makes five in six by repeating
+  parts of the one before: the same configuration and load, which decide more than the actions.
 - A run is a function of its seed, which is 0 unless somebody says otherwise.
 - A run that found nothing but left something untested says so.
 """
@@ -14,12 +16,13 @@ from __future__ import annotations
 import sys
 import unittest
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
 from attrs import define, evolve
-from hypothesis import HealthCheck, Phase, Verbosity, seed as seeded, settings
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import seed as seeded
 from hypothesis.stateful import run_state_machine_as_test
 
 from schedcheck.engine.campaign import EXECUTIONS_MAX, shrink_and_report
@@ -36,9 +39,11 @@ from schedcheck.stateful.machine import FORMS, LifecycleMachine, machine_of, pla
 from schedcheck.stateful.violation import violation
 from schedcheck.tracefile import TraceUnwritable
 
-TRACES_SHARE: Final = 10
-"""``verify`` runs one in so many of a profile's traces: ``quick`` takes a second or two on the
-reference, ``ci`` about a quarter of a minute."""
+TRACES_SHARE: Final = 4
+"""``verify`` runs one in so many of a profile's traces: on the reference ``quick`` takes two or
+three seconds and ``ci`` half a minute."""
+ROUND: Final = 10
+"""How many traces Hypothesis is asked for at a time: it begins to repeat itself after ten."""
 
 
 class VacuityWarning(UserWarning):
@@ -63,7 +68,7 @@ def verify(
 
     ``target`` is a ``schedcheck.sut.Target``, a class or function that makes one, or what one
     types on the command line (``"reference"``, ``"vllm"``, ``"my_pkg.my_mod:MyAdapter"``); it runs
-    in this process. ``profile`` is ``quick`` unless the test runner says otherwise, and a tenth
+    in this process. ``profile`` is ``quick`` unless the test runner says otherwise, and a quarter
     of its traces are run unless ``max_examples`` is given. ``invariants`` are patterns as
     ``KV-*,!KV-003``; empty: all. Equal seeds give equal runs; the default is 0.
 
@@ -75,7 +80,7 @@ def verify(
     around = context.current()
     plan = plan_for(target, profile=around.profile(profile), invariants=invariants, dialect=dialect)
     kind = machine_of(plan, FORMS["dispatcher"])
-    ended = run(kind, settings_of(plan, max_examples), seed=around.seed(seed))
+    ended = run(kind, rounds_of(settings_of(plan, max_examples)), seed=around.seed(seed))
     _tell_vacuity(ended, strict=strict)
     return ended
 
@@ -96,15 +101,23 @@ def settings_of(plan: Plan, max_examples: int | None = None) -> settings:
     )
 
 
-def run(kind: type[LifecycleMachine], how: settings, *, seed: int) -> Ended:
+def rounds_of(how: settings) -> tuple[settings, ...]:
+    """Return the settings of each round in which so many examples are run."""
+    rounds = max(1, how.max_examples // ROUND)
+    each, more = divmod(how.max_examples, rounds)
+    return tuple(settings(how, max_examples=each + (number < more)) for number in range(rounds))
+
+
+def run(kind: type[LifecycleMachine], rounds: Sequence[settings], *, seed: int) -> Ended:
     """Run a machine with Hypothesis; shrink, save and raise what it finds."""
     __tracebackhide__ = True
     tally = Tally(seed=seed)
-    kind = type(kind)(kind.__name__, (kind,), {"tally": tally, "__module__": kind.__module__})
+    kind = machine_of(kind.plan, kind, tally)
     around = context.current()
     around.on_begin(kind.plan.profile.name, seed)
     try:
-        run_state_machine_as_test(seeded(seed)(kind), settings=how)
+        for number, how in enumerate(rounds):
+            run_state_machine_as_test(seeded(f"{seed}/{number}")(kind), settings=how)
     except Exception:
         # Whatever Hypothesis makes of a failure (a group, a complaint about flakiness), what
         # failed is in the tally. Without one, something else is wrong, and passes.
@@ -172,7 +185,7 @@ def gaps(ended: Ended) -> Iterator[str]:
         elif result.verdict is Verdict.UNKNOWN:
             yield f"{result.id} is unknown: its checker failed ({result.reason})"
     if ended.crashes_ignored:
-        yield f"{ended.crashes_ignored} traces ended because the engine raised, which ENG-001 checks"
+        yield f"{ended.crashes_ignored} traces ended in a crash, which only ENG-001 looks at"
 
 
 def _tell_vacuity(ended: Ended, *, strict: bool) -> None:
@@ -200,11 +213,13 @@ def test_case_of(kind: type[LifecycleMachine]) -> type[unittest.TestCase]:
         def runTest(self) -> None:  # noqa: N802  unittest's own name
             __tracebackhide__ = True
             around = context.current()
-            machine, how = kind, self.settings
-            if around.profile_forced and how is by_default:
-                plan = evolve(kind.plan, profile=get_profile(around.profile_forced))
-                machine, how = machine_of(plan, kind), settings_of(plan)
-            _tell_vacuity(run(machine, how, seed=around.seed(None)), strict=False)
+            machine = kind
+            rounds: Sequence[settings] = (self.settings,)
+            if self.settings is by_default:  # nobody chose otherwise
+                profile = around.profile_forced or kind.plan.profile.name
+                plan = evolve(kind.plan, profile=get_profile(profile))
+                machine, rounds = machine_of(plan, kind), rounds_of(settings_of(plan))
+            _tell_vacuity(run(machine, rounds, seed=around.seed(None)), strict=False)
 
     LifecycleTestCase.__name__ = LifecycleTestCase.__qualname__ = f"{kind.__name__}.TestCase"
     LifecycleTestCase.__module__ = kind.__module__

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from schedcheck.engine.events import Failure, StoryLine
 
-Render = Callable[[Failure, Path | None], str]
-"""Makes the text of a failure, without colour. The path is where its trace was saved, if it was."""
+
+class Render(Protocol):
+    """Makes the text of a failure, line by line, without colour."""
+
+    def __call__(self, failure: Failure, *, path: str) -> Iterator[str]:
+        """Tell a failure whose trace was saved at ``path``; empty: it was not saved."""
+        ...
 
 
 class Violation(AssertionError):
@@ -29,7 +34,7 @@ class Violation(AssertionError):
         self.failure, self.saved = failure, saved
 
     def __str__(self) -> str:
-        return _render(self.failure, self.saved)
+        return "\n".join(_render(self.failure, path=str(self.saved or "")))
 
     def __reduce__(self) -> tuple[Callable[..., Violation], tuple[Failure, Path | None]]:
         return violation, (self.failure, self.saved)
@@ -51,12 +56,8 @@ def violation(failure: Failure, saved: Path | None = None) -> Violation:
     return class_of(failure.complaint.signature)(failure, saved)
 
 
-def plain_text(failure: Failure, saved: Path | None) -> str:
+def plain_lines(failure: Failure, *, path: str) -> Iterator[str]:
     """Tell a failure in a few plain lines, for whoever has no report at hand."""
-    return "\n".join(_plain_lines(failure, saved))
-
-
-def _plain_lines(failure: Failure, saved: Path | None) -> Iterator[str]:
     complaint = failure.complaint
     target = f"{failure.target} {failure.version}".strip()
     where = [target, failure.origin, f"{failure.actions_found} -> {failure.actions} actions"]
@@ -66,8 +67,8 @@ def _plain_lines(failure: Failure, saved: Path | None) -> Iterator[str]:
     yield from map(_story_line, failure.story)
     yield f"  expected  {complaint.subject}: {complaint.expected}"
     yield f"  found     {complaint.found}"
-    if saved is not None:
-        yield f"  replay    schedcheck replay {saved}"
+    if path:
+        yield f"  replay    schedcheck replay {path}"
 
 
 def _story_line(line: StoryLine) -> str:
@@ -75,7 +76,7 @@ def _story_line(line: StoryLine) -> str:
     return f"  {line.number:>4}  {line.action}{note}{'  <- here' if line.is_violation else ''}"
 
 
-_render: Render = plain_text
+_render: Render = plain_lines
 
 
 def render_with(render: Render) -> None:

@@ -157,7 +157,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         scheduler_class=ends.DeliversAfterAbort,
         evidence=(f"{_VLLM}/pull/14326",),
         must_kill=("TOK-002",),
-        may_kill=("TOK-001",),
+        may_kill=("TOK-001", "REQ-001"),
     ),
     Mutant(
         name="exceeds-max-tokens",
@@ -268,7 +268,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         scheduler_class=tokens.TokenRepeated,
         evidence=(f"{_VLLM}/pull/38624",),
         must_kill=("TOK-001",),
-        may_kill=("REQ-006", "SCH-004"),
+        may_kill=("REQ-006", "SCH-004", "KV-004"),
     ),
     Mutant(
         name="repair-by-status",

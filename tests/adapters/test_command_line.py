@@ -1,0 +1,174 @@
+"""What people type, and what they get: output, exit codes, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+QUICK = ("--invariants", "KV-002", "--max-time", "60s")
+
+
+def traces(folder: Path) -> list[Path]:
+    return sorted((folder / ".schedcheck" / "traces").glob("*.trace.jsonl"))
+
+
+def test_a_mutant_is_found_told_saved_and_replayed(schedcheck, tmp_path):
+    ran = schedcheck("run", "reference+freed-while-loading", *QUICK)
+    assert 1 == ran.returncode, ran.stderr
+    assert ran.stdout.startswith("VIOLATED  KV-002  ")
+    (trace,) = traces(tmp_path)
+    assert f"schedcheck replay {trace.relative_to(tmp_path)}" in ran.stdout
+
+    again = schedcheck("replay", trace)
+    assert (1, True) == (again.returncode, again.stdout.startswith("FAILED "))
+    fixed = schedcheck("replay", trace, "--on", "reference")
+    assert (0, True) == (fixed.returncode, fixed.stdout.startswith("FIXED "))
+    shown = schedcheck("show", trace)
+    assert (0, True) == (shown.returncode, "<- here" in shown.stdout)
+    at = schedcheck("show", trace, "--at", 2)
+    assert (0, True) == (at.returncode, "WAITING_FOR_REMOTE_KVS  holds 1 block(s)" in at.stdout)
+
+
+def test_the_same_seed_gives_the_same_bytes(schedcheck):
+    first, second = (schedcheck("run", "reference+lost-from-queues") for _ in range(2))
+    assert first.stdout == second.stdout
+    assert all(len(line) <= 100 for line in first.stdout.splitlines())
+    assert "actions per second" in first.stderr
+
+
+def test_json_is_one_event_a_line(schedcheck):
+    ran = schedcheck("run", "reference+freed-while-loading", *QUICK, "--json")
+    words = [json.loads(line)["word"] for line in ran.stdout.splitlines()]
+    assert ("started", "ended") == (words[0], words[-1])
+    assert {"found", "shrunk"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "nothing"), "no target 'nothing'"),
+        (("run", "reference+resumed-as-old"), "did you mean resumed-as-new?"),
+        (("run", "no_such_module:Adapter"), "does not import: ModuleNotFoundError"),
+        (("run", "vllm==0.12.9"), "release '0.12.9' of vllm cannot be prepared"),
+        (("run", "sglang==1.0"), "no engine 'sglang' can be prepared"),
+        (("run", "--profile", "slow"), "no profile 'slow'"),
+        (("run", "--invariants", "NO-*"), "no invariant matches 'NO-*'"),
+        (("run", "--dialect", "v9"), "v9"),
+        (("run", "--max-time", "soon"), "'soon' is no duration"),
+        (("run", "--python", "/no/such/python", "vllm"), "no such file"),
+        (("replay", "no-such-file"), "cannot read"),
+        (("explain", "REQ-999"), "no invariant 'REQ-999'"),
+        (("env", "vllm"), "names no release"),
+        (("frobnicate",), "No such command"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(schedcheck, arguments, said):
+    ran = schedcheck(*arguments)
+    assert 2 == ran.returncode
+    assert said in ran.stderr
+    assert 1 == len(ran.stderr.strip().splitlines()), ran.stderr
+    assert "Traceback" not in ran.stderr + ran.stdout
+
+
+GOOD = '{"format":"1.0","target":"reference"}\n{"do":"step"}\n'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\xff\x17random" * 50,
+        GOOD[:-6].encode(),
+        GOOD.replace('"do"', '"colour":1,"do"').encode(),
+        GOOD.replace("1.0", "9.0").encode(),
+        GOOD.replace("reference", "__import__('os').system('x')").encode(),
+        ("[" * 100_000).encode(),
+        (GOOD + '{"do":"add","request":"\\u001b[2J","spec":{"prompt":[["own",1]]}}\n').encode(),
+    ],
+    ids=["empty", "random", "cut-off", "unknown-field", "newer", "code", "deep", "escape"],
+)
+def test_a_bad_trace_gets_one_clear_line(schedcheck, tmp_path, content):
+    path = tmp_path / "bad.trace.jsonl"
+    path.write_bytes(content)
+    for command in ("replay", "shrink"):
+        ran = schedcheck(command, path)
+        assert 2 == ran.returncode, ran
+        assert 1 == len(ran.stderr.strip().splitlines()), ran.stderr
+        assert "\x1b" not in ran.stderr
+        assert content == path.read_bytes(), "nothing is lost"
+
+
+def test_a_folder_that_cannot_be_written_loses_no_trace(schedcheck, tmp_path):
+    (tmp_path / ".schedcheck").write_text("in the way")
+    ran = schedcheck("run", "reference+freed-while-loading", *QUICK)
+    assert 2 == ran.returncode
+    assert "cannot write" in ran.stderr
+    assert '{"do":"abort"' in ran.stderr.replace(" ", ""), "the trace itself is there"
+
+
+def test_an_interrupt_keeps_what_was_found(tmp_path):
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "schedcheck", "run", "reference+freed-while-loading"),
+            *("--profile", "nightly"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(300):
+        if traces(tmp_path):
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert 130 == process.returncode, err
+    assert traces(tmp_path)
+    assert "interrupted" in out + err
+
+
+def test_nothing_to_ask_is_exit_code_three(schedcheck, tmp_path):
+    (tmp_path / "narrow.py").write_text(
+        "from schedcheck.reference.target import ReferenceTarget, CAPABILITIES\n"
+        "from schedcheck.model.capability import Capability\n"
+        "def adapter():\n"
+        "    lacking = CAPABILITIES - {Capability.SHOWS_QUEUES}\n"
+        "    return ReferenceTarget('narrow', capabilities=lacking)\n"
+    )
+    ran = schedcheck("run", "narrow:adapter", "--invariants", "REQ-005", "--max-time", "1s")
+    assert 3 == ran.returncode
+    assert "nothing ran" in ran.stderr
+
+
+@pytest.mark.parametrize("what", ["invariants", "mutants", "adapters", "actions", "profiles"])
+def test_lists(schedcheck, what):
+    ran = schedcheck("list", what)
+    assert (0, "") == (ran.returncode, ran.stderr)
+    assert len(ran.stdout.splitlines()) > 1
+
+
+def test_explain_shows_page_and_trace(schedcheck):
+    ran = schedcheck("explain", "req-001")
+    assert 0 == ran.returncode, ran.stderr
+    assert "## Not covered" in ran.stdout
+    assert "It must kill: resumed-as-new" in ran.stdout
+    assert "VIOLATED  REQ-001" in ran.stdout
+
+
+def test_shrinking_goes_on_from_a_saved_trace(schedcheck, tmp_path):
+    schedcheck("run", "reference+freed-while-loading", *QUICK)
+    (trace,) = traces(tmp_path)
+    output = tmp_path / "again.trace.jsonl"
+    ran = schedcheck("shrink", trace, "-o", output, "--budget", "20s")
+    assert 0 == ran.returncode, ran.stderr
+    assert len(output.read_bytes().splitlines()) <= len(trace.read_bytes().splitlines())
+    assert 1 == schedcheck("replay", output).returncode
