@@ -2,9 +2,9 @@
 
     python benchmarks/seed_fault.py [TARGET]
 
-TARGET is ``reference+resumed-as-new`` or, under the interpreter that ``schedcheck env vllm==0.13.0``
-prints, ``vllm``. Seconds are of this process alone, imports and construction apart; compare them only
-within one run. The machine's speed stands beside them: actions per second over all ten seeds.
+TARGET is ``reference+resumed-as-new`` or, under the interpreter that ``schedcheck env
+vllm==0.13.0`` prints, ``vllm``. Seconds are CPU seconds of this process, import and construction
+apart: compare them within one run. Actions per second stand beside them, over all ten seeds.
 """
 
 from __future__ import annotations
@@ -77,12 +77,15 @@ def main() -> None:
             f"{seed:>4}  {actions:>7,}  {seconds:>7.2f}  {length:>9}  {shrinking:>7.2f}  {tried:>10,}"
         )
     medians = [statistics.median(column) for column in zip(*rows, strict=True)]
-    actions, seconds, length, shrinking, tried = medians
-    print(
-        f"med.  {actions:>7,.0f}  {seconds:>7.2f}  {length:>9.0f}  {shrinking:>7.2f}  {tried:>10,.0f}"
-    )
+    print(_line("med.", *medians))
     rate = sum(row[0] for row in rows) / sum(row[1] for row in rows)
     print(f"{rate:,.0f} actions per second while searching")
+
+
+def _line(seed: str, *numbers: float) -> str:
+    actions, seconds, length, shrinking, tried = numbers
+    found = f"{seed:>4}  {actions:>7,.0f}  {seconds:>7.2f}"
+    return f"{found}  {length:>9.0f}  {shrinking:>7.2f}  {tried:>10,.0f}"
 
 
 if __name__ == "__main__":

@@ -166,11 +166,13 @@ def shrink(
             case Smaller(trace=smaller, actions=actions):
                 write_bytes(destination, smaller.encode())
                 ticker.tell(f"{actions} actions")
-            case Shrunk(failure=failure, executions=executions):
+            case Shrunk(failure=failure, executions=executions, budget_spent=spent):
                 write_bytes(destination, failure.trace.encode())
                 for line in failure_lines(failure, path=str(destination), paint=painter()):
                     click.echo(line)
                 say(f"{executions:,} candidates tried")
+                if spent:
+                    say(f"the budget is spent: schedcheck shrink {destination} goes on from here")
             case Fault():
                 code = fault_code(event)
             case _:

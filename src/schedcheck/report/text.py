@@ -71,7 +71,7 @@ def failure_lines(failure: Failure, *, path: str = "", paint: Paint = plain) -> 
     yield from _labelled("also", [one.signature for one in failure.others])
     yield ""
     yield from _labelled("like upstream", [", ".join(map(_short_link, failure.evidence))])
-    if not failure.is_minimal:
+    if failure.origin and not failure.is_minimal:
         yield from _labelled("not minimal", ["shrinking was cut short: schedcheck shrink goes on"])
     if path:
         yield from _labelled("replay", [f"schedcheck replay {path}"], cut=False)

@@ -33,8 +33,8 @@ class Context:
     profile_forced: str = ""
     profile_default: str = PROFILE
     seed_forced: int | None = None
-    on_begin: Callable[[str, int], None] = _ignore
-    """Is told the profile and the seed that a run uses."""
+    on_begin: Callable[[str, str, int], None] = _ignore
+    """Is told the target, the profile and the seed of a run."""
     on_end: Callable[[Ended], None] = _ignore
     """Is told what a run that found nothing reached."""
     on_violation: Callable[[Failure, Path | None], None] = _ignore

@@ -255,13 +255,16 @@ def _named(text: str) -> Target:
     engine, pinned, release = text.partition("==")
     if not pinned:
         return resolve(text)
-    way_out = f"a release is verified in an environment of its own: schedcheck run {text}"
     try:
         found = resolve(engine)
+        here = f"this process has {engine} {found.version}".rstrip()
     except TargetError as error:
-        raise TargetError(f"{text} cannot be loaded here ({error}); {way_out}") from error
-    if found.version != release:
-        raise TargetError(f"this process has {engine} {found.version}, not {release}; {way_out}")
+        found, here = None, f"this process has none ({str(error).partition(';')[0]})"
+    if found is None or found.version != release:
+        raise TargetError(
+            f"{text} cannot be verified here: {here}. In an environment of its own: "
+            f"schedcheck run {text}"
+        )
     return found
 
 

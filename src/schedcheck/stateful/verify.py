@@ -114,7 +114,7 @@ def run(kind: type[LifecycleMachine], rounds: Sequence[settings], *, seed: int) 
     tally = Tally(seed=seed)
     kind = machine_of(kind.plan, kind, tally)
     around = context.current()
-    around.on_begin(kind.plan.profile.name, seed)
+    around.on_begin(kind.plan.target_text, kind.plan.profile.name, seed)
     try:
         for number, how in enumerate(rounds):
             run_state_machine_as_test(seeded(f"{seed}/{number}")(kind), settings=how)
