@@ -73,9 +73,7 @@ def main() -> None:
     print(f"{target_text} {target.version}".strip())
     print("seed  actions  seconds  shrunk to  seconds  candidates")
     for seed, (actions, seconds, length, shrinking, tried) in enumerate(rows):
-        print(
-            f"{seed:>4}  {actions:>7,}  {seconds:>7.2f}  {length:>9}  {shrinking:>7.2f}  {tried:>10,}"
-        )
+        print(_line(str(seed), actions, seconds, length, shrinking, tried))
     medians = [statistics.median(column) for column in zip(*rows, strict=True)]
     print(_line("med.", *medians))
     rate = sum(row[0] for row in rows) / sum(row[1] for row in rows)

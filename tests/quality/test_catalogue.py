@@ -12,7 +12,7 @@ from schedcheck.engine.play import play_actions
 from schedcheck.engine.replay import replay
 from schedcheck.engine.targets import resolve
 from schedcheck.invariants.registry import every_invariant, get
-from schedcheck.model.actions import Add
+from schedcheck.model.actions import Add, Drain
 from schedcheck.reference.mutants.registry import MUTANTS
 from schedcheck.tracefile import read
 
@@ -122,6 +122,7 @@ def test_the_minimal_trace_is_as_short_as_the_shortest_there_is(id_):
         menu=tuple(dict.fromkeys(renamed(trace))),
         adds_max=len(trace.specs),
         depth_max=len(trace.actions),
+        drains=isinstance(trace.actions[-1], Drain),
     )
     found = explore(
         resolve(trace.header.target), scope, EVERYTHING, looking_for=trace.header.expect.signature

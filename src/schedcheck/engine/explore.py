@@ -37,6 +37,8 @@ class Scope:
     adds_max: int
     depth_max: int
     """The longest trace, in actions."""
+    drains: bool = True
+    """Whether a quiet tail may end a trace: many steps that count as one action."""
     states_max: int = 200_000
     """Different states after which exploration gives up."""
 
@@ -108,7 +110,8 @@ class _Search:
         offered = every_action(
             judge.ledger, self.target.capabilities, self.scope.menu, adds_max=self.scope.adds_max
         )
-        return [*offered, drain_for(judge.ledger)] if node.actions else offered
+        drain = self.scope.drains and node.actions
+        return [*offered, drain_for(judge.ledger)] if drain else offered
 
     def _take(self, node: _Node, action: Action) -> tuple[tuple[Finding, ...], bytes | None]:
         """Return what an action shows, and the state after it if it is new and unspoilt."""

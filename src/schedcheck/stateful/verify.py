@@ -26,8 +26,7 @@ from hypothesis import seed as seeded
 from hypothesis.stateful import run_state_machine_as_test
 
 from schedcheck.engine.campaign import EXECUTIONS_MAX, shrink_and_report
-from schedcheck.engine.events import Ended, Failure, Found, Shrunk
-from schedcheck.engine.jobs import Emit
+from schedcheck.engine.events import Ended, Failure, Found, JobEvent, Shrunk
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.saving import save
 from schedcheck.engine.shrink import Budget
@@ -140,25 +139,22 @@ class _Keeper:
     saved: Path | None = None
 
     def hear(self, failure: Failure) -> None:
-        """Save a failure in place of the one before."""
-        before, self.failure = self.saved, failure
+        """Save a failure, in the file of the larger one before."""
+        self.failure = failure
         try:
             self.saved = save(failure)
         except TraceUnwritable as error:
             self.saved = None
-            print(f"{error}; here it is:\n{failure.trace}", file=sys.stderr)  # noqa: T201
-        if before is not None and self.saved is not None and before != self.saved:
-            before.unlink(missing_ok=True)
+            print(f"{error}; the trace is:\n{failure.trace}", file=sys.stderr)  # noqa: T201
 
 
 def _shrink(plan: Plan, failing: Failing) -> tuple[Failure, Path | None]:
     keeper = _Keeper(failing.failure)
 
-    def listen(event: object) -> None:
+    def emit(event: JobEvent) -> None:
         if isinstance(event, Found | Shrunk):
             keeper.hear(event.failure)
 
-    emit: Emit = listen
     done = shrink_and_report(
         plan.target,
         failing.trace,
@@ -169,8 +165,8 @@ def _shrink(plan: Plan, failing: Failing) -> tuple[Failure, Path | None]:
         budget=Budget(executions_max=EXECUTIONS_MAX),
     )
     if not done:
-        unsteady = f"{failing.failure.origin} · NOT SHOWN AGAIN when replayed: the target is not "
-        keeper.hear(evolve(failing.failure, origin=f"{unsteady}deterministic"))
+        origin = f"{failing.failure.origin} · NOT SHOWN AGAIN: the target is not deterministic"
+        keeper.hear(evolve(failing.failure, origin=origin))
     return keeper.failure, keeper.saved
 
 
