@@ -171,7 +171,9 @@ def pytest_runtest_makereport(
         headline = f"{failure.complaint.signature}: {failure.complaint.found}"
         tracebacks = {"the engine's traceback": failure.traceback}
         report.longrepr = _told(call.excinfo, item, headline=headline, sections=tracebacks)
-    elif _is_a(error, "schedcheck.sut", "TargetError"):
+    elif _is_a(error, "schedcheck.sut", "TargetError") or _is_a(
+        error, "schedcheck.stateful.verify", "Vacuous"
+    ):
         report.longrepr = _told(call.excinfo, item, headline=str(error))
 
 

@@ -65,6 +65,8 @@ class OpenSend:
     """A send between the end of its request and the result that reports it."""
 
     blocks: frozenset[int]
+    after_step: int = -1
+    """The step planned last when it began: the workers learn of the send only after that one."""
     ended: bool = False
 
 
@@ -180,6 +182,8 @@ class Ledger:
     config: SchedulerConfig
     lives: dict[str, Life] = Factory(dict)
     in_flight: deque[InFlight] = Factory(deque)
+    last_planned: int = -1
+    """Id of the step planned last."""
     snapshot: Snapshot = EMPTY_SNAPSHOT
     """The latest one."""
     before: Snapshot = EMPTY_SNAPSHOT
@@ -277,6 +281,7 @@ class Ledger:
             if load.is_async and load.name in self.lives:
                 self.lives[load.name].load = OpenLoad(load)
         self.in_flight.append(InFlight(output))
+        self.last_planned = output.step_id
 
     def _announce_preemption(self, name: str, *, comes_back: bool, after: Snapshot) -> None:
         life = self.lives.get(name)
@@ -345,7 +350,7 @@ class Ledger:
     def _open_sends(self, names: Iterable[str]) -> None:
         for name in names:
             if name in self.lives:
-                self.lives[name].send = OpenSend(self.before.blocks_of(name))
+                self.lives[name].send = OpenSend(self.before.blocks_of(name), self.last_planned)
 
     def _end_transfer(self, event: TransferEnded) -> None:
         life = self.lives[event.name]

@@ -55,7 +55,7 @@ class ShadowMemory:
                 self._write_load(load, step.bad_blocks.get(load.name))
         rows = [row for row in step.output.rows if row.name in self.worker.requests]
         for row in rows:
-            self._write_row(row, nonsense=row.name in step.bad_blocks)
+            self._write_row(row, step)
         for row in rows:
             # The result of this very step says that the load failed: what it read is discarded.
             if row.name not in step.bad_blocks:
@@ -82,11 +82,12 @@ class ShadowMemory:
                 content = _GARBAGE if bad else life.state_at(position + 1)
                 self._write((group, blocks[ordinal]), position % size, content, load.name)
 
-    def _write_row(self, row: Row, *, nonsense: bool) -> None:
+    def _write_row(self, row: Row, step: InFlight) -> None:
         request = self.worker.requests[row.name]
+        nonsense = row.name in step.bad_blocks
         size = self.ledger.config.block_size
         end = min(request.computed, len(request.tokens))
-        owned = self._owned_by_transfers(row.name)
+        owned = self._owned_by_transfers(row.name, step)
         for group, table in enumerate(request.tables):
             for position in range(request.computed - row.count, min(end, len(table) * size)):
                 place = (group, table[position // size])
@@ -95,15 +96,20 @@ class ShadowMemory:
                 content = _GARBAGE if nonsense else request.states[position + 1]
                 self._write(place, position % size, content, row.name)
 
-    def _owned_by_transfers(self, writer: str) -> dict[int, str]:
-        """Return the blocks that an open transfer owns, with what to call it."""
+    def _owned_by_transfers(self, writer: str, step: InFlight) -> dict[int, str]:
+        """Return the blocks that a transfer open while ``step`` runs owns, with what to call it."""
         owned: dict[int, str] = {}
         for life in self.ledger.lives.values():
             if life.load is not None and not life.load.ended:
                 for group in life.load.load.block_ids or ():
                     owned.update(dict.fromkeys(group, f"the load of {life.name}"))
-            if life.send is not None and not life.send.ended and life.name != writer:
-                owned.update(dict.fromkeys(life.send.blocks, f"the send of {life.name}"))
+            # Steps planned before a send began run before it: with prefix caching another request
+            # may lawfully write a block in them that the sender shares.
+            send = life.send
+            if send is None or send.ended or life.name == writer:
+                continue
+            if send.after_step < step.output.step_id:
+                owned.update(dict.fromkeys(send.blocks, f"the send of {life.name}"))
         return owned
 
     def _conflict(self, name: str, place: Place, owner: str) -> None:

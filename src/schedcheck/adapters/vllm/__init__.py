@@ -20,16 +20,23 @@ def vllm_target() -> Target:
     prepare_import()
     try:
         import vllm  # noqa: PLC0415  takes seconds, and only whoever asks for it pays
-    except ImportError as error:
-        if error.name == "vllm":
+    except Exception as error:  # a release beside foreign dependencies may raise anything
+        if isinstance(error, ImportError) and error.name == "vllm":
             raise TargetError(
                 "vllm is not installed here; vllm==0.33.0 prepares a release of its own, "
                 "--python PATH uses an interpreter that has it"
             ) from error
-        raise TargetError(f"vllm does not import: {error}") from error
-    traits = traits_of(str(vllm.__version__))
+        raise TargetError(_does_not_import("vllm", error)) from error
+    version = str(getattr(vllm, "__version__", "of no version"))
+    traits = traits_of(version)
     try:
         from schedcheck.adapters.vllm.target import VllmTarget  # noqa: PLC0415
-    except ImportError as error:
-        raise TargetError(f"vllm {vllm.__version__} does not import: {error}") from error
+    except TargetError:
+        raise
+    except Exception as error:
+        raise TargetError(_does_not_import(f"vllm {version}", error)) from error
     return VllmTarget(traits)
+
+
+def _does_not_import(what: str, error: Exception) -> str:
+    return f"{what} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,20 +1,30 @@
 """What differs between vLLM's releases, and what must be so before the import, in one place.
 
-Nothing here, nor elsewhere in this package, alters a class or a function of vLLM. Named fields of
-its configuration are set before the first call (``engine.CONFIG_FIELDS_SET``); environment
-variables are set before the import (ENVIRONMENT).
+Rules
+-----
+- Nothing here, nor elsewhere in this package, alters a class or a function of vLLM. Environment
+  variables are set before the import (ENVIRONMENT); named fields of its configuration are set
+  before the first call (``engine.CONFIG_FIELDS_SET``).
+- A release is a row of ``_TABLE``. Names that came, went or were renamed stand in the tables below
+  it, for all releases at once; keywords that came and went are passed where they are known
+  (``accepted``). So a further release is a row, not a branch.
+- The three releases of the table need no third-party attribute to be supplied before the import.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final
 
 from attrs import frozen
 
+from schedcheck.model.output import FinishReason
+from schedcheck.model.snapshot import Status
 from schedcheck.sut import TargetError
 
 ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -55,12 +65,51 @@ _TABLE: Final = (
 )
 """The releases this adapter was verified on."""
 
+QUEUES: Final = ("waiting", "skipped_waiting", "kv_holding_waiting", "running")
+"""Attributes of the Scheduler that are queues: the second in 0.18 to 0.30, the third since 0.31."""
+
+FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "stop": FinishReason.STOPPED,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORTED,
+    "error": FinishReason.ERROR,
+    "repetition": FinishReason.STOPPED,  # since 0.19, and only where a request asks for it
+}
+"""What ``str()`` of an output's finish reason stands for."""
+
+_STATUSES: Final[Mapping[str, Status]] = {
+    **Status.__members__,
+    "WAITING_FOR_FSM": Status.WAITING,  # until 0.18, then WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": Status.WAITING,
+    "WAITING_FOR_STREAMING_REQ": Status.WAITING,  # since 0.15
+    "FINISHED_IGNORED": Status.FINISHED_ABORTED,
+    "FINISHED_REPETITION": Status.FINISHED_STOPPED,
+}
+
+
+def status_of(name: str) -> Status:
+    """Return what a status is in our words. Raises TargetError for a name that is not known."""
+    if name not in _STATUSES:
+        raise TargetError(f"vllm has a request status {name} that this adapter does not know")
+    return _STATUSES[name]
+
+
+def accepted(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Return the keywords that a release's function or constructor knows, with their values."""
+    known = _parameters(function)
+    return {name: value for name, value in options.items() if name in known}
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
 
 def traits_of(version: str) -> Traits:
     """Return what a release is like. Raises TargetError for one that was not verified."""
-    plain = re.match(r"\d+\.\d+\.\d+", version)
+    plain = re.fullmatch(r"(\d+\.\d+\.\d+)(\+.*)?", version)  # 0.33.0+cpu, but not 0.33.0rc1
     for traits in _TABLE:
-        if plain is not None and traits.version == plain[0]:
+        if plain is not None and traits.version == plain[1]:
             return traits
     verified = ", ".join(traits.version for traits in _TABLE)
     raise TargetError(

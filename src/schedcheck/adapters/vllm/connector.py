@@ -7,6 +7,8 @@ request is open or when there are no blocks. The transfers themselves are simula
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import frozen
@@ -43,8 +45,12 @@ class SchedcheckConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         super().__init__(vllm_config, role, kv_cache_config)
         self.specs: dict[str, RequestSpec] = {}
         """By engine id; a new owner of an id replaces the former one's."""
-        self.loading: set[str] = set()
-        """Ids with an asynchronous load that was not reported yet."""
+        self._loading: Counter[str] = Counter()
+        """How many asynchronous loads under each id were not reported yet.
+
+        More than one where a release frees a loading request at its abort, so that its id can be
+        used again before the load has ended.
+        """
         self.begun: list[BegunLoad] = []
         self.sends: list[str] = []
         """Requests for which a delayed free was asked for."""
@@ -71,7 +77,11 @@ class SchedcheckConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         start, _ = self._offered[name]
         self.begun.append(BegunLoad(name, start, num_external_tokens, is_async))
         if is_async:
-            self.loading.add(name)
+            self._loading[name] += 1
+
+    def loads_reported(self, request_ids: Iterable[str]) -> None:
+        """Take note that the ends of asynchronous loads have been reported to the scheduler."""
+        self._loading.subtract(request_ids)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         del scheduler_output
@@ -86,7 +96,7 @@ class SchedcheckConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         name = request.request_id
-        delays = self.specs[name].send_kv and any(block_ids) and name not in self.loading
+        delays = self.specs[name].send_kv and any(block_ids) and self._loading[name] < 1
         if delays:
             self.sends.append(name)
         return delays, None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import copy
-import dataclasses
-import inspect
 import json
 import os
 import shutil
@@ -33,7 +31,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from schedcheck.adapters.vllm import connector
-from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE
+from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.tokens import STOP_TOKEN
@@ -82,8 +80,6 @@ def make_scheduler(config: SchedulerConfig) -> Any:
         block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
     )
     blocks = config.blocks_total + 1  # the first is the null block
-    known = inspect.signature(Scheduler.__init__).parameters
-    options = {"block_size": config.block_size, "hash_block_size": config.block_size}
     return Scheduler(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(
@@ -93,7 +89,7 @@ def make_scheduler(config: SchedulerConfig) -> Any:
         ),
         structured_output_manager=StructuredOutputManager(vllm_config),
         log_stats=False,
-        **{name: value for name, value in options.items() if name in known},
+        **accepted(Scheduler, block_size=config.block_size, hash_block_size=config.block_size),
     )
 
 
@@ -101,24 +97,25 @@ def make_request(
     engine_id: str, spec: RequestSpec, tokens: tuple[int, ...], *, arrival: int, block_size: int
 ) -> Any:
     """Return a Request as the engine core would make it."""
-    known = inspect.signature(Request.__init__).parameters
-    options = {
-        "request_id": engine_id,
-        "prompt_token_ids": list(tokens),
-        "sampling_params": SamplingParams(
-            max_tokens=spec.max_tokens,
-            ignore_eos=True,
-            stop_token_ids=[STOP_TOKEN],
-            temperature=0.0,
-            detokenize=False,
-        ),
-        "pooling_params": None,
-        "eos_token_id": None,
-        "priority": spec.priority,
-        "arrival_time": float(arrival),
-        "block_hasher": _hasher(block_size),
-    }
-    return Request(**{name: value for name, value in options.items() if name in known})
+    return Request(
+        **accepted(
+            Request,
+            request_id=engine_id,
+            prompt_token_ids=list(tokens),
+            sampling_params=SamplingParams(
+                max_tokens=spec.max_tokens,
+                ignore_eos=True,
+                stop_token_ids=[STOP_TOKEN],
+                temperature=0.0,
+                detokenize=False,
+            ),
+            pooling_params=None,
+            eos_token_id=None,
+            priority=spec.priority,
+            arrival_time=float(arrival),
+            block_hasher=_hasher(block_size),
+        )
+    )
 
 
 @cache
@@ -167,16 +164,6 @@ def _transfer_config(failure_policy: str) -> Any:
 def _base_config() -> Any:
     """Return the one VllmConfig that goes through vLLM's own checks, with ordinary sizes."""
     folder = _model_folder()
-    options = {
-        "max_num_seqs": 16,
-        "max_num_batched_tokens": 4096,
-        "max_model_len": 4096,
-        "enable_chunked_prefill": True,
-        "is_encoder_decoder": False,
-        "async_scheduling": False,
-    }
-    known = {field.name for field in dataclasses.fields(VllmSchedulerConfig)}
-    known |= set(inspect.signature(VllmSchedulerConfig).parameters)
     return VllmConfig(
         model_config=ModelConfig(
             model=folder,
@@ -187,7 +174,15 @@ def _base_config() -> Any:
             max_model_len=4096,
         ),
         scheduler_config=VllmSchedulerConfig(
-            **{name: value for name, value in options.items() if name in known}
+            **accepted(
+                VllmSchedulerConfig,
+                max_num_seqs=16,
+                max_num_batched_tokens=4096,
+                max_model_len=4096,
+                enable_chunked_prefill=True,
+                is_encoder_decoder=False,
+                async_scheduling=False,
+            )
         ),
         cache_config=CacheConfig(block_size=16, enable_prefix_caching=True),
         device_config=DeviceConfig(device="cpu"),

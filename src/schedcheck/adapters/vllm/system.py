@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from attrs import frozen
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
+from schedcheck.adapters.vllm.compat import FINISH_REASONS, QUEUES, Traits, status_of
+from schedcheck.adapters.vllm.connector import BegunLoad
 from schedcheck.adapters.vllm.engine import make_request
 from schedcheck.model.actions import Abort, Action, ResetPrefixCache
 from schedcheck.model.config import SchedulerConfig
@@ -29,32 +32,30 @@ from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import RequestView, Snapshot, Status
 from schedcheck.sut import Names
 
-_QUEUES: Final = ("waiting", "skipped_waiting", "kv_holding_waiting", "running")
-"""Whichever of them a release has."""
-_REASONS: Final[Mapping[str, FinishReason]] = {
-    "stop": FinishReason.STOPPED,
-    "length": FinishReason.LENGTH,
-    "abort": FinishReason.ABORTED,
-    "error": FinishReason.ERROR,
-}
-_FINISHED_OTHERWISE: Final[Mapping[str, Status]] = {
-    "FINISHED_IGNORED": Status.FINISHED_ABORTED,
-    "FINISHED_REPETITION": Status.FINISHED_STOPPED,
-}
+_STATUSES: Final[Mapping[Any, Status]] = {one: status_of(one.name) for one in RequestStatus}
+
+
+@frozen
+class _Step:
+    """A step in flight."""
+
+    raw: Any
+    sync_loads: Mapping[str, Blocks]
+    """The blocks that each load within this very step fills."""
 
 
 class VllmSystem:
     """One Scheduler, used for one trace."""
 
-    def __init__(self, scheduler: Any, config: SchedulerConfig) -> None:
-        self.scheduler, self.config = scheduler, config
+    def __init__(self, scheduler: Any, config: SchedulerConfig, traits: Traits) -> None:
+        self.scheduler, self.config, self.traits = scheduler, config, traits
         self.connector = scheduler.connector
         self.names = Names()
-        self.in_flight: deque[Any] = deque()
+        self.in_flight: deque[_Step] = deque()
         self.arrivals = 0
         self.next_step_id = 0
-        self.load_blocks: dict[str, Blocks] = {}
-        """The blocks that each request's last load fills."""
+        self.async_loads: dict[str, Blocks] = {}
+        """The blocks that each request's last asynchronous load fills."""
         self.last_sent: dict[str, str] = {}
         """For each engine id the request that was scheduled under it last."""
         self.ended: dict[str, list[str]] = {}
@@ -81,25 +82,32 @@ class VllmSystem:
     def schedule(self) -> SchedulerOutput:
         """Plan one step."""
         raw = self.scheduler.schedule()
-        self.in_flight.append(raw)
         # Whom an announcement is about depends on who was sent before this step.
-        preempted = tuple(
-            self.last_sent.get(one, self.names.name_of(one))
-            for one in sorted(raw.preempted_req_ids or ())
-        )
+        preempted = self._preempted(raw)
         finished = tuple(
             name for one in sorted(raw.finished_req_ids) for name in self._announced(one)
         )
         begun, self.connector.begun = self.connector.begun, []
+        loads = tuple(self._load(one) for one in begun)
+        blocks = {load.name: load.block_ids or () for load in loads if not load.is_async}
+        self.in_flight.append(_Step(raw, blocks))
         output = SchedulerOutput(
             step_id=self.next_step_id,
             rows=tuple(self._rows(raw)),
             preempted=preempted,
             finished=finished,
-            loads=tuple(self._load(one) for one in begun),
+            loads=loads,
         )
         self.next_step_id += 1
         return output
+
+    def _preempted(self, raw: Any) -> tuple[str, ...] | None:
+        if not self.traits.announces_preemption:
+            return None
+        return tuple(
+            self.last_sent.get(one, self.names.name_of(one))
+            for one in sorted(raw.preempted_req_ids or ())
+        )
 
     def _announced(self, engine_id: str) -> tuple[str, ...]:
         """Return whom an announcement is about: every owner of the id that ended since the last.
@@ -161,28 +169,30 @@ class VllmSystem:
             known_tokens=known,
         )
 
-    def _load(self, begun: Any) -> Load:
+    def _load(self, begun: BegunLoad) -> Load:
         size = self.config.block_size
         first, last = begun.start // size, -(-(begun.start + begun.count) // size)
         table = self.scheduler.kv_cache_manager.get_block_ids(begun.request_id)
         name = self.names.name_of(begun.request_id)
-        self.load_blocks[name] = tuple(tuple(group[first:last]) for group in table)
+        blocks = tuple(tuple(group[first:last]) for group in table)
+        if begun.is_async:
+            self.async_loads[name] = blocks
         return Load(
             name=name,
             start=begun.start,
             count=begun.count,
             is_async=begun.is_async,
-            block_ids=self.load_blocks[name],
+            block_ids=blocks,
         )
 
     def complete(self, step_id: int, result: WorkerResult) -> EngineOutput:
         """Process the result of the oldest step."""
         del step_id  # steps return in order, so it is the oldest one
-        raw = self.in_flight.popleft()
-        ids = list(raw.num_scheduled_tokens)
+        step = self.in_flight.popleft()
+        ids = list(step.raw.num_scheduled_tokens)
         sampled = {self.names.id_of(name): list(one) for name, one in result.sampled.items()}
         answer = self.scheduler.update_from_output(
-            raw,
+            step.raw,
             ModelRunnerOutput(
                 req_ids=ids,
                 req_id_to_index={engine_id: index for index, engine_id in enumerate(ids)},
@@ -190,20 +200,20 @@ class VllmSystem:
                 logprobs=None,
                 prompt_logprobs_dict={},
                 pooler_output=[],
-                kv_connector_output=self._transfers(result),
+                kv_connector_output=self._transfers(step, result),
             ),
         )
         # Only now: a request that fails with its load is asked about while the load is open.
-        self.connector.loading -= {self.names.id_of(name) for name in result.loads_finished}
+        self.connector.loads_reported(map(self.names.id_of, result.loads_finished))
         return self._engine_output(answer)
 
-    def _transfers(self, result: WorkerResult) -> Any:
+    def _transfers(self, step: _Step, result: WorkerResult) -> Any:
         received = {self.names.id_of(name) for name in result.loads_finished}
         sent = {self.names.id_of(name) for name in result.sends_finished}
         bad = {
             block
             for name, ordinal in result.loads_failed.items()
-            for group in self.load_blocks[name]
+            for group in step.sync_loads.get(name, self.async_loads.get(name, ()))
             for block in group[ordinal:]
         }
         if not (received or sent or bad):
@@ -221,7 +231,7 @@ class VllmSystem:
                 if one.new_token_ids:
                     delivered[name] = tuple(one.new_token_ids)
                 if one.finish_reason is not None:
-                    finished[name] = _REASONS[str(one.finish_reason)]
+                    finished[name] = FINISH_REASONS[str(one.finish_reason)]
                     self._ends(name)
         return EngineOutput(delivered=delivered, finished=finished, sends=self._sends())
 
@@ -281,7 +291,7 @@ class VllmSystem:
             },
             queues={
                 queue: tuple(name_of(one.request_id) for one in getattr(scheduler, queue))
-                for queue in _QUEUES
+                for queue in QUEUES
                 if hasattr(scheduler, queue)
             },
             blocks_free=pool.get_num_free_blocks(),
@@ -293,7 +303,7 @@ class VllmSystem:
         manager = self.scheduler.kv_cache_manager
         null = manager.block_pool.null_block.block_id
         return RequestView(
-            status=_status(RequestStatus(request.status).name),
+            status=_STATUSES[request.status],
             num_computed_tokens=request.num_computed_tokens,
             num_tokens=request.num_tokens,
             num_preemptions=request.num_preemptions,
@@ -310,10 +320,3 @@ class VllmSystem:
     def close(self) -> None:
         """Let the scheduler go."""
         self.in_flight.clear()
-
-
-def _status(name: str) -> Status:
-    """Return the status that a release's name stands for."""
-    if name in Status.__members__:
-        return Status[name]
-    return _FINISHED_OTHERWISE.get(name, Status.WAITING)  # waits for a grammar or a chunk

@@ -80,4 +80,4 @@ class VllmTarget:
 
     def open(self, config: SchedulerConfig) -> SystemUnderTest:
         """Return a fresh scheduler."""
-        return VllmSystem(make_scheduler(config), config)
+        return VllmSystem(make_scheduler(config), config, self.traits)
