@@ -10,10 +10,16 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import schedcheck
+from schedcheck.sut import TargetError
+
+_UNUSED_SECONDS_MAX: Final = 30 * 24 * 3600.0
 
 
 def package_folder() -> Path:
@@ -24,8 +30,11 @@ def package_folder() -> Path:
 @cache
 def code_hash() -> str:
     """Return 16 hex digits that stand for the content of every Python file of the package."""
+    return _hash_of(package_folder())
+
+
+def _hash_of(root: Path) -> str:
     digest = hashlib.sha256()
-    root = package_folder()
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
@@ -35,12 +44,16 @@ def code_hash() -> str:
 def code_folder(cache_folder: Path) -> Path:
     """Return a folder that holds a copy of schedcheck and nothing else, made if need be.
 
-    Raises OSError if it cannot be written.
+    Raises OSError if it cannot be written, and TargetError if the files are no longer those that
+    this process was started from.
     """
     final = cache_folder / "code" / code_hash()
     if (final / "schedcheck").is_dir():
+        with suppress(OSError):
+            os.utime(final)  # it is in use, which _forget heeds
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
+    _forget(final.parent)
     beside = Path(tempfile.mkdtemp(dir=final.parent, prefix=".building-"))
     try:
         shutil.copytree(
@@ -48,6 +61,8 @@ def code_folder(cache_folder: Path) -> Path:
             beside / "schedcheck",
             ignore=shutil.ignore_patterns("__pycache__", "_catalogue"),
         )
+        if _hash_of(beside / "schedcheck") != final.name:
+            raise TargetError("schedcheck's own files changed while it was running: start it again")
         beside.chmod(0o755)
         os.replace(beside, final)  # noqa: PTH105  Path.replace says the same
     except OSError:
@@ -57,3 +72,11 @@ def code_folder(cache_folder: Path) -> Path:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return final
+
+
+def _forget(folder: Path) -> None:
+    """Remove copies that nobody used for a month: whoever edits schedcheck makes many."""
+    for copy in folder.iterdir():
+        with suppress(OSError):
+            if time.time() - copy.stat().st_mtime > _UNUSED_SECONDS_MAX:
+                shutil.rmtree(copy, ignore_errors=True)

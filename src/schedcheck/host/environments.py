@@ -10,8 +10,8 @@ Layout of the cache
 
 A folder is built beside its name and renamed into place under a lock, so that two processes do
 the work once, and one that is interrupted leaves nothing that looks finished. HASH stands for the
-pins, the wheel and the Python version: a changed pin builds anew. A changed schedcheck rewrites
-one path file. Locks need a POSIX system.
+pins, the wheel and the Python: a changed pin builds anew. A changed schedcheck rewrites one path
+file. Path files are relative, so the cache may be moved. Locks need a POSIX system (``flock``).
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Final, Protocol
 
 from attrs import frozen
@@ -36,14 +39,24 @@ from schedcheck.host.releases import RELEASES, Release, find_release
 from schedcheck.sut import TargetError
 
 Progress = Callable[[str], None]
-"""Is told, in a few words, what is being done."""
+"""Is told, in a few words, what is being done; the large steps hold a colon."""
 
-_PIP_SECONDS_MAX: Final = 1800.0
-_PYTHON: Final = f"py{sys.version_info.major}{sys.version_info.minor}"
+_PIP_SECONDS_MAX: Final = 3600.0
+_PROOF_SECONDS_MAX: Final = 300.0
+_PYTHON: Final = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
+"""Stands for version, build and machine: a home folder may serve several."""
+_UNREACHABLE: Final = (
+    "NewConnectionError", "NameResolutionError", "Temporary failure in name resolution",
+    "ConnectTimeout", "ReadTimeout", "ProxyError", "SSLError",
+)  # fmt: skip
 
 
 class EnvironmentFailed(TargetError):
     """An environment could not be prepared; nothing of it is left behind."""
+
+
+class InstallFailed(Exception):
+    """An installer failed; the message is the cause in one line."""
 
 
 @frozen(kw_only=True)
@@ -64,26 +77,41 @@ class Environment:
         return self.python.exists() and (self.base / "bin" / "python").exists()
 
 
-class Installer(Protocol):
-    """What makes environments and puts packages into them."""
+@frozen(kw_only=True)
+class Work:
+    """What goes with everything an installer is asked to do."""
 
-    def make(self, folder: Path, *, with_pip: bool) -> None:
+    log: Path
+    """Takes what the commands say."""
+    told: Progress
+    lock: int
+    """A descriptor to be inherited: while a command runs the lock is held, whatever kills us."""
+
+
+class Installer(Protocol):
+    """What makes environments and puts packages into them. Each method raises InstallFailed."""
+
+    def make(self, folder: Path, *, with_pip: bool, work: Work) -> None:
         """Make a virtual environment."""
         ...
 
     def install(
-        self, base: Path, packages: Sequence[str], *, into: Path | None, log: Path, told: Progress
+        self, base: Path, packages: Sequence[str], *, into: Path | None, work: Work
     ) -> None:
         """Install packages without their dependencies with a base's pip, into it or elsewhere."""
+        ...
+
+    def prove(self, base: Path, module: str, *, work: Work) -> None:
+        """Import a module and what a worker needs of ours."""
         ...
 
 
 def cache_folder() -> Path:
     """Return where environments are kept: SCHEDCHECK_CACHE, or the user's cache folder."""
     if chosen := os.environ.get("SCHEDCHECK_CACHE"):
-        return Path(chosen)
+        return Path(chosen).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "schedcheck"
+    return Path(base).absolute() / "schedcheck"
 
 
 def environment_for(release: Release, cache: Path | None = None) -> Environment:
@@ -92,7 +120,7 @@ def environment_for(release: Release, cache: Path | None = None) -> Environment:
     base_mark = _mark(*release.pins())
     return Environment(
         release=release,
-        folder=root / f"{release.engine}-{release.version}-{_mark(release.wheel, base_mark)}",
+        folder=root / f"{_name(release)}-{_mark(release.wheel, base_mark)}",
         base=root / f"base-{release.base}-{base_mark}",
     )
 
@@ -113,22 +141,25 @@ def prepare(
     """Return the environment of a release such as ``vllm==0.33.0``, building what is missing.
 
     Raises TargetError for a release that is not in the table, and EnvironmentFailed, in one line
-    with the way out, if building fails. An interrupt passes through; it leaves nothing half-made.
+    with the way out, if building fails. An interrupt passes as KeyboardInterrupt, which is also
+    what SIGTERM and SIGHUP become meanwhile; it leaves nothing half-made.
     """
     release = find_release(requirement)
-    root = cache or cache_folder()
+    root = (cache or cache_folder()).absolute()
     wanted = environment_for(release, root)
-    builder = _Builder(root, installer or PipInstaller(), progress)
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with _lock(root / f".{release.base}.lock"):
-            builder.base(wanted)
-            builder.release(wanted)
-        builder.enter(wanted)
-    except subprocess.CalledProcessError as error:
+        if not wanted.is_ready():
+            root.mkdir(parents=True, exist_ok=True)
+            with _terminating_as_interrupt(), _lock(root, release, progress) as lock:
+                _sweep(root, release)
+                builder = _Builder(root, installer or PipInstaller(), progress, lock)
+                builder.base(wanted)
+                builder.release(wanted)
+        _enter(wanted, root)
+    except InstallFailed as error:
         raise EnvironmentFailed(
-            f"cannot prepare {requirement}: {error.output} (or audit an interpreter that has "
-            f"{release.engine}: --python PATH)"
+            f"cannot prepare {requirement}: {error}; another way is --python PATH, an interpreter "
+            f"that has {release.engine}"
         ) from error
     except OSError as error:
         raise EnvironmentFailed(
@@ -139,146 +170,234 @@ def prepare(
 
 
 def remove(requirement: str, *, cache: Path | None = None) -> bool:
-    """Remove a release's environment, and its base if no other release needs it.
+    """Remove a release's environments, for whatever Python, and bases that then serve nobody.
 
-    Returns whether there was one. Raises TargetError for a release that is not in the table.
+    Returns whether there was one. Raises TargetError for a release that is not in the table, and
+    EnvironmentFailed if it cannot be removed.
     """
     release = find_release(requirement)
-    root = cache or cache_folder()
-    wanted = environment_for(release, root)
+    root = (cache or cache_folder()).absolute()
     if not root.is_dir():
         return False
-    with _lock(root / f".{release.base}.lock"):
-        was_there = wanted.folder.exists()
-        shutil.rmtree(wanted.folder, ignore_errors=True)
-        if not any(one.base == wanted.base for one in prepared(root)):
-            shutil.rmtree(wanted.base, ignore_errors=True)
-    return was_there
+    try:
+        with _lock(root, release, lambda _text: None):
+            _sweep(root, release)
+            gone = sorted(root.glob(f"{_name(release)}-*"))
+            for folder in gone:
+                _discard(folder)
+            serving = [file.read_text() for file in root.glob("[!.]*/lib/*/*/schedcheck_base.pth")]
+            for base in sorted(root.glob(f"base-{release.base}-*")):
+                if not any(base.name in line for line in serving):
+                    _discard(base)
+    except OSError as error:
+        raise EnvironmentFailed(f"cannot remove {requirement}: {_reason(error)}") from error
+    return bool(gone)
 
 
 @frozen
 class _Builder:
+    """Builds what is missing. Its owner holds the lock."""
+
     root: Path
     installer: Installer
     progress: Progress
+    lock: int
 
     def base(self, wanted: Environment) -> None:
         if (wanted.base / "bin" / "python").exists():
             return
-        pins = wanted.release.pins()
-        self.progress(f"{wanted.release.base}: torch and {len(pins) - 1} packages, once")
+        release = wanted.release
+        pins = release.pins()
+        self.progress(f"{release.base}: torch and {len(pins) - 1} packages, once")
+        work = self._work(release.base)
         with self._beside(wanted.base) as folder:
-            self.installer.make(folder, with_pip=True)
-            self._install(folder, pins, None, wanted.release.base)
+            self.installer.make(folder, with_pip=True, work=work)
+            self.installer.install(folder, pins, into=None, work=work)
+            self.installer.prove(folder, release.proof, work=work)
 
     def release(self, wanted: Environment) -> None:
         if wanted.python.exists():
             return
-        self.progress(f"{wanted.release.requirement}: its wheel")
+        release = wanted.release
+        self.progress(f"{release.requirement}: its wheel")
+        work = self._work(_name(release))
         with self._beside(wanted.folder) as folder:
-            self.installer.make(folder, with_pip=False)
-            site = _site_packages(folder)
-            name = f"{wanted.release.engine}-{wanted.release.version}"
-            self._install(wanted.base, [wanted.release.wheel], site, name)
-            (site / "schedcheck_base.pth").write_text(f"{_site_packages(wanted.base)}\n")
+            self.installer.make(folder, with_pip=False, work=work)
+            site = site_packages(folder)
+            self.installer.install(wanted.base, [release.wheel], into=site, work=work)
+            (site / "schedcheck_base.pth").write_text(_line(site_packages(wanted.base), site))
 
-    def enter(self, wanted: Environment) -> None:
-        """Let the environment see this very schedcheck, and nothing else of ours."""
-        path_file = _site_packages(wanted.folder) / "schedcheck_code.pth"
-        line = f"{code_folder(self.root)}\n"
-        if not path_file.exists() or path_file.read_text() != line:
-            beside = path_file.with_suffix(f".{os.getpid()}")
-            beside.write_text(line)
-            beside.replace(path_file)
-
-    def _install(self, base: Path, packages: Sequence[str], into: Path | None, name: str) -> None:
+    def _work(self, name: str) -> Work:
         log = self.root / "logs" / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.installer.install(base, packages, into=into, log=log, told=self.progress)
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("")
+        return Work(log=log, told=self.progress, lock=self.lock)
 
     @contextmanager
     def _beside(self, final: Path) -> Iterator[Path]:
         """Yield a folder that becomes ``final`` if all goes well, and vanishes if not."""
-        for stale in self.root.glob(f".building-{final.name}-*"):
-            shutil.rmtree(stale, ignore_errors=True)  # left by a killed process: we hold the lock
         folder = self.root / f".building-{final.name}-{os.getpid()}"
         try:
             yield folder
-            folder.replace(final)
+            if final.exists():  # its interpreter is gone, or it would have been used
+                _discard(final)
+            folder.rename(final)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 class PipInstaller:
-    """Makes environments with ``venv`` and fills them with ``pip``."""
+    """Makes environments with ``venv`` and fills them with ``pip``, wheels only."""
 
-    def make(self, folder: Path, *, with_pip: bool) -> None:
+    def make(self, folder: Path, *, with_pip: bool, work: Work) -> None:
         """Make a virtual environment of the running Python."""
         options = [] if with_pip else ["--without-pip"]
-        done = subprocess.run(  # noqa: S603  our own interpreter
-            [sys.executable, "-m", "venv", *options, str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            said = " ".join((done.stderr or done.stdout).split())[-200:]
-            raise subprocess.CalledProcessError(done.returncode, "venv", f"python -m venv: {said}")
+        command = [sys.executable, "-I", "-m", "venv", *options, str(folder)]
+        if _run(command, work=work, seconds_max=_PROOF_SECONDS_MAX):
+            raise InstallFailed(f"{sys.executable} -m venv fails: {_told(work.log)}")
 
     def install(
-        self, base: Path, packages: Sequence[str], *, into: Path | None, log: Path, told: Progress
+        self, base: Path, packages: Sequence[str], *, into: Path | None, work: Work
     ) -> None:
         """Run pip, keeping what it says in a log file and telling package by package."""
-        command = [str(base / "bin" / "python"), "-m", "pip", "install", "--no-deps"]
-        command += ["--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
+        command = [str(base / "bin" / "python"), "-I", "-m", "pip", "install", "--no-deps"]
+        command += ["--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
+        command += ["--no-warn-script-location", "--progress-bar=off"]
         command += ["--target", str(into)] if into else []
-        with log.open("w") as file:
-            code = _run([*command, *packages], file.write, told)
-        if code:
-            raise subprocess.CalledProcessError(code, "pip", _why(log))
+        # pip unpacks in its temporary folder first: there, /tmp may be too small and is left full.
+        scratch = (into or base) / ".tmp"
+        scratch.mkdir()
+        extra = {"TMPDIR": str(scratch), "PIP_USER": "0"}
+        if _run([*command, *packages], work=work, seconds_max=_PIP_SECONDS_MAX, more=extra):
+            raise InstallFailed(_why(work.log))
+        shutil.rmtree(scratch)
+
+    def prove(self, base: Path, module: str, *, work: Work) -> None:
+        """Import what the base is for: a torch that lacks its libraries is found out here."""
+        command = [str(base / "bin" / "python"), "-I", "-c", f"import attrs, msgspec, {module}"]
+        if _run(command, work=work, seconds_max=_PROOF_SECONDS_MAX):
+            raise InstallFailed(f"{module} does not import: {_told(work.log)}")
 
 
-def _run(command: Sequence[str], write: Callable[[str], object], told: Progress) -> int:
-    """Run a command in a session of its own, so that an interrupt reaches it through us alone."""
-    with subprocess.Popen(  # noqa: S603  the base's own pip
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        limit = threading.Timer(_PIP_SECONDS_MAX, process.kill)
+def _run(
+    command: Sequence[str], *, work: Work, seconds_max: float, more: Mapping[str, str] | None = None
+) -> int:
+    """Run a command in a session of its own, so that an interrupt reaches it through us alone.
+
+    Whatever ends this ends the command and all it started. Raises InstallFailed if it takes too
+    long.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    with (
+        work.log.open("a") as log,
+        subprocess.Popen(  # noqa: S603  our own interpreter, or the base's
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**kept, **(more or {})},
+            pass_fds=(work.lock,),
+            start_new_session=True,
+        ) as process,
+    ):
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            _kill(process)
+
+        limit = threading.Timer(seconds_max, give_up)
         limit.start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                write(line)
-                if line.startswith(("Collecting ", "Downloading ", "Installing ")):
-                    told(" ".join(line.split()[:2])[:60])
-            return process.wait()
+                log.write(line)
+                if what := _worth_telling(line):
+                    work.told(what)
+            code = process.wait()
         finally:
             limit.cancel()
-            if process.poll() is None:
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                process.kill()
+            _kill(process)
+    if late.is_set():
+        raise InstallFailed(f"{command[3]} took longer than {seconds_max / 60:g} min")
+    return code
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a process and its children. What they were writing is thrown away, so at once."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _worth_telling(line: str) -> str:
+    if line.startswith("WARNING: Retrying "):
+        return "asking again: the package registry does not answer"
+    if line.startswith("Installing collected packages"):
+        return "unpacking"
+    verb, _, rest = line.strip().partition(" ")
+    if verb not in {"Collecting", "Processing", "Downloading"}:
+        return ""
+    return f"{verb.lower()} {rest.rpartition('/')[2]}"[:70]
 
 
 def _why(log: Path) -> str:
     """Return in a few words why pip failed."""
     text = log.read_text(errors="replace")
-    lines = text.splitlines()
-    errors = [line.removeprefix("ERROR: ").strip() for line in lines if line.startswith("ERROR: ")]
-    said = errors[-1] if errors else (lines[-1].strip() if lines else "pip said nothing")
-    marks = ("NewConnectionError", "ConnectTimeout", "ProxyError", "Name or service not known")
-    if any(mark in text for mark in marks) or "Temporary failure in name resolution" in text:
-        said = "no package registry could be reached"
+    errors = [line[7:].strip() for line in text.splitlines() if line.startswith("ERROR: ")]
+    said = errors[-1] if errors else ""
+    missing = said.removeprefix("No matching distribution found for ")
+    if missing == said:
+        return _told(log, said)
+    if any(mark in text for mark in _UNREACHABLE):
+        return _told(log, "no package registry could be reached")
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    said = f"no registry that pip knows has a wheel of {missing} for {python} on this machine"
+    if "+cpu" in missing:
+        said += " (PIP_EXTRA_INDEX_URL tells pip of one with the CPU builds of torch)"
+    return _told(log, said)
+
+
+def _told(log: Path, said: str = "") -> str:
+    """Return what was said, by default the last line of a log, and where the rest of it is."""
+    text = log.read_text(errors="replace")
     if "No space left on device" in text:
         said = "no space left on the disk"
-    return f"{said[:240]}; all of it: {log}"
+    last = next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "nothing")
+    return f"{(said or last)[:240]}; all of it: {log}"
+
+
+def _enter(wanted: Environment, root: Path) -> None:
+    """Let the environment see this very schedcheck, and nothing else of ours."""
+    site = site_packages(wanted.folder)
+    path_file = site / "schedcheck_code.pth"
+    line = _line(code_folder(root), site)
+    if not path_file.exists() or path_file.read_text() != line:
+        beside = path_file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        beside.write_text(line)
+        beside.replace(path_file)
+
+
+def _line(folder: Path, site: Path) -> str:
+    """Return the line of a path file in ``site``; Python reads it relative to that folder."""
+    return f"{os.path.relpath(folder, site)}\n"
+
+
+def _sweep(root: Path, release: Release) -> None:
+    """Remove what killed processes left; whoever holds the lock knows that nobody works on it."""
+    for name in (f"base-{release.base}", _name(release)):
+        for mark in (".building", ".old"):
+            for stale in root.glob(f"{mark}-{name}-*"):
+                shutil.rmtree(stale, ignore_errors=True)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder, so that an interrupt on the way leaves nothing that looks whole."""
+    aside = folder.with_name(f".old-{folder.name}-{os.getpid()}")
+    folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _reason(error: OSError) -> str:
@@ -287,22 +406,46 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def _name(release: Release) -> str:
+    return f"{release.engine}-{release.version}"
+
+
 def _mark(*parts: str) -> str:
-    return hashlib.sha256("\n".join([_PYTHON, *parts]).encode()).hexdigest()[:8]
+    return hashlib.sha256("\n".join([str(_PYTHON), *parts]).encode()).hexdigest()[:8]
 
 
-def _site_packages(folder: Path) -> Path:
-    return (
-        folder
-        / "lib"
-        / f"python{sys.version_info.major}.{sys.version_info.minor}"
-        / "site-packages"
-    )
+def site_packages(folder: Path) -> Path:
+    """Return where a virtual environment of the running Python keeps its packages."""
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": str(folder)}))
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock file until the end of the block; the system lets it go if the process dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _lock(root: Path, release: Release, progress: Progress) -> Iterator[int]:
+    """Hold a generation's lock file; the system lets it go when all who hold it are dead."""
+    with (root / f".{release.base}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"{release.base}: waiting for another process that is at it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+@contextmanager
+def _terminating_as_interrupt() -> Iterator[None]:
+    """Turn a request to end, which would otherwise end us at once, into KeyboardInterrupt."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    changed: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        both = (signal.SIGTERM, signal.SIGHUP)
+        changed = [one for one in both if signal.getsignal(one) is signal.SIG_DFL]
+    for one in changed:
+        signal.signal(one, interrupt)
+    try:
         yield
+    finally:
+        for one in changed:
+            signal.signal(one, signal.SIG_DFL)

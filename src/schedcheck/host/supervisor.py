@@ -99,7 +99,8 @@ def place_for(
                 f"{target} has an environment of its own; leave --python and --in-process out"
             )
         environment = prepare(target, progress=progress)
-        return name, Interpreter(environment.python)
+        # Its own path file may name another checkout's code by the time a worker starts.
+        return name, Interpreter(environment.python, needs_code=True)
     if in_process or (name == REFERENCE and python is None):
         return target, InProcess()
     if name not in ENGINES and ":" not in target:
