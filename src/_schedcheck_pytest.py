@@ -130,8 +130,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None]:
     def on_end(ended: Ended) -> None:
         from schedcheck.report.text import summary_lines  # noqa: PLC0415
 
-        lines = [f"{ended.target} {ended.version}".strip(), *summary_lines(ended)]
-        item.add_report_section("call", _COVERAGE, "\n".join(lines))
+        name = f"{ended.target} {ended.version}".strip()
+        text = "\n".join(summary_lines(ended, name=name))
+        item.add_report_section("call", _COVERAGE, text)
 
     def on_violation(failure: Failure, saved: Path | None) -> None:
         complaint = failure.complaint

@@ -315,8 +315,7 @@ class TestCoverage:
             [
                 "*= schedcheck coverage =*",
                 "test_a_green_run_ends_with_what_was_reached.py::test_lifecycle",
-                "  reference",
-                "  *3 traces · *seed 0",
+                "  reference · * 3 traces · * seed 0",
                 "  actions *",
                 "  transitions *",
             ]

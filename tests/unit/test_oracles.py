@@ -151,3 +151,14 @@ def test_a_send_owns_its_blocks_until_it_has_ended(bench):
     bench.add("r1", prompt=2)
     bench.schedule(new("r1", 2, blocks=(2,)), finished=("r0",))
     assert ["KV-002/write-into-transfer"] == bench.complete()
+
+
+def test_a_block_shared_with_a_sender_may_be_written_by_a_step_planned_before_the_send(bench):
+    """With prefix caching a request may hit a block that another row of the same step writes."""
+    bench.add("r1", prompt=3)
+    both = {name: RequestView(status=Status.RUNNING, block_ids=((1, 2),)) for name in ("r0", "r1")}
+    bench.look(**both)
+    bench.schedule(new("r0", 3, blocks=(1, 2)), new("r1", 3, blocks=(1, 3)))
+    bench.look(**(both | {"r1": RequestView(status=Status.FINISHED_STOPPED, block_ids=((1, 3),))}))
+    found = bench.complete(finished={"r1": FinishReason.STOPPED}, sends=("r1",))
+    assert "KV-002/write-into-transfer" not in found

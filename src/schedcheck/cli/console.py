@@ -1,4 +1,4 @@
-"""What commands share: exit codes, colour, progress, and reading durations."""
+"""What commands share: exit codes, saying things, colour, progress, and reading durations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from schedcheck.engine.events import Failure, Fault, Progress
-from schedcheck.engine.saving import FOLDER, save
-from schedcheck.report.text import Paint, clean, plain
+from schedcheck.engine.saving import FOLDER, file_name, save
+from schedcheck.report.words import Paint, clean, plain
 from schedcheck.tracefile import TraceUnwritable
 
 OK: Final = 0
@@ -23,17 +22,76 @@ VIOLATION: Final = 1
 USAGE: Final = 2
 NOT_SHOWN: Final = 3
 OUR_FAULT: Final = 70
+INTERRUPTED: Final = 130
+NOBODY_READS: Final = 141
+"""What a shell reports of a command whose reader left, SIGPIPE: neither a pass nor a violation."""
+
+
+class OutputLost(Exception):
+    """Standard output takes no more; whoever catches it ends with ``code``."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def put(text: str = "") -> None:
+    """Put a line on standard output. Raises OutputLost."""
+    put_bytes(f"{text}\n".encode(sys.stdout.encoding or "utf-8", "replace"))
+
+
+def put_bytes(content: bytes) -> None:
+    """Put something on standard output as it is. Raises OutputLost."""
+    try:
+        sys.stdout.flush()  # what click has put there comes first
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        _give_up(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise OutputLost("", NOBODY_READS) from error
+        raise OutputLost(f"cannot write standard output: {error.strerror}", USAGE) from error
 
 
 def say(text: str) -> None:
     """Say something to the person, not to whoever reads the output."""
-    click.echo(text, err=True)
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        _give_up(sys.stderr)
+
+
+def complain(problem: object) -> None:
+    """Say in one line what is wrong, whatever strangers' text is in it."""
+    say(f"schedcheck: {clean(' '.join(str(problem).split()))}")
+
+
+def complain_of_ourselves(problem: str, trace: str) -> None:
+    """Say that schedcheck itself is broken; ``trace`` is the traceback, shown when asked for."""
+    complain(f"a fault of our own, please report it: {problem}")
+    if os.environ.get("SCHEDCHECK_DEBUG"):
+        say(trace)
+    else:
+        say("SCHEDCHECK_DEBUG=1 shows where")
+
+
+def _give_up(stream: IO[str]) -> None:
+    """Let what is still written vanish, so that the end of the process does not fail on it."""
+    with suppress(OSError, ValueError):
+        number = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)
 
 
 def painter() -> Paint:
     """Return what colours text for standard output: nothing unless it is a terminal."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return plain
+    # Rich takes longer to import than most commands take to run.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     console = Console(highlight=False, markup=False, emoji=False)
 
     def paint(text: str, style: str) -> str:
@@ -45,7 +103,7 @@ def painter() -> Paint:
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A duration such as ``90s``, ``10m`` or ``1h``; a plain number is seconds."""
+    """A duration above 0 such as ``90s``, ``10m`` or ``1h``; a plain number is seconds."""
 
     name = "duration"
 
@@ -54,8 +112,8 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     ) -> float:
         """Return seconds."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no duration; one looks like 90s, 10m or 1h", param, ctx)
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is no duration above 0, such as 90s, 10m or 1h", param, ctx)
         return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
@@ -70,7 +128,7 @@ class Ticker:
         """Replace the line."""
         if self.shows:
             text = clean(text)[:78]
-            click.echo(f"\r{text:<{self.width}}", nl=False, err=True)
+            self._write(f"\r{text:<{self.width}}")
             self.width = len(text)
 
     def progress(self, event: Progress) -> None:
@@ -80,8 +138,14 @@ class Ticker:
     def clear(self) -> None:
         """Take the line away."""
         if self.shows and self.width:
-            click.echo(f"\r{' ' * self.width}\r", nl=False, err=True)
+            self._write(f"\r{' ' * self.width}\r")
             self.width = 0
+
+    def _write(self, text: str) -> None:
+        try:
+            click.echo(text, nl=False, err=True)
+        except OSError:
+            self.shows = False
 
 
 def preparing(ticker: Ticker) -> Callable[[str], None]:
@@ -103,13 +167,18 @@ class Keeper:
         self.folder = folder
         self.could_write = True
 
+    def path_of(self, failure: Failure) -> str:
+        """Return where a failure's trace was saved, empty if that failed."""
+        return str(self.folder / file_name(failure)) if self.could_write else ""
+
     def keep(self, failure: Failure) -> str:
         """Save a failure's trace and return its file; where that fails, say the trace itself."""
         try:
             return str(save(failure, self.folder))
         except TraceUnwritable as error:
+            if self.could_write:
+                complain(f"{error}; the traces found follow")
             self.could_write = False
-            say(f"schedcheck: {clean(str(error))}; the trace is:")
             say(failure.trace.rstrip("\n"))
             return ""
 
@@ -117,9 +186,7 @@ class Keeper:
 def fault_code(fault: Fault) -> int:
     """Say what could not be done, and return the exit code for it."""
     if fault.is_ours:
-        say(f"schedcheck: a fault of our own, please report it: {clean(fault.message)}")
-        if os.environ.get("SCHEDCHECK_DEBUG"):
-            say(fault.traceback)
+        complain_of_ourselves(fault.message, fault.traceback)
         return OUR_FAULT
-    say(f"schedcheck: {clean(fault.message)}")
+    complain(fault.message)
     return USAGE

@@ -18,25 +18,45 @@ from schedcheck.cli.console import (
     fault_code,
     painter,
     preparing,
+    put,
+    put_bytes,
     say,
 )
-from schedcheck.engine.events import Ended, Failure, Fault, Found, JobEvent, Progress, Shrunk
+from schedcheck.engine.events import (
+    Ended,
+    Failure,
+    Fault,
+    Found,
+    JobEvent,
+    Progress,
+    Shrunk,
+    Smaller,
+)
 from schedcheck.engine.jobs import RunJob
 from schedcheck.engine.profiles import get_profile
 from schedcheck.host import wire
 from schedcheck.host.supervisor import perform, place_for
 from schedcheck.invariants.registry import select
+from schedcheck.model.config import Dialect
 from schedcheck.model.verdict import Verdict
-from schedcheck.report.text import failure_lines, story_lines, summary_lines
+from schedcheck.report.text import command, failure_lines, story_lines, summary_lines
+from schedcheck.report.words import clean
+
+_LINES_AT_ONCE = 12
+"""How much of a failure is shown before it is shrunk: its end, where it went wrong."""
 
 
-@click.command()
+@click.command(short_help="Search for violations.")
 @click.argument("target", default="reference")
 @click.option("--profile", default="quick", show_default=True, help="How long and what kind.")
 @click.option("--invariants", default="", help="Patterns: 'KV-*,!KV-003'. Default: all.")
 @click.option("--seed", default=0, show_default=True, help="Where the search begins.")
 @click.option("--max-time", type=Seconds(), help="Begin no trace after this: 90s, 10m, 1h.")
-@click.option("--dialect", default="", help="v1 or v2; default: each trace draws one.")
+@click.option(
+    "--dialect",
+    type=click.Choice([dialect.value for dialect in Dialect]),
+    help="How it speaks to its workers. Default: each trace draws one.",
+)
 @click.option("--strict", is_flag=True, help="Exit 3 if an invariant is vacuous or unknown.")
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON Lines instead of text.")
 @click.option("--in-process", is_flag=True, help="Run the target in this process.")
@@ -47,7 +67,7 @@ def run(
     invariants: str,
     seed: int,
     max_time: float | None,
-    dialect: str,
+    dialect: str | None,
     strict: bool,  # noqa: FBT001  click passes options by name
     as_json: bool,  # noqa: FBT001
     in_process: bool,  # noqa: FBT001
@@ -63,7 +83,8 @@ def run(
         get_profile(profile)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    select(invariants)
+    if not select(invariants):
+        raise click.UsageError(f"--invariants {invariants!r} takes every invariant away")
     name, place = place_for(
         target, python=python, in_process=in_process, progress=preparing(ticker)
     )
@@ -74,9 +95,9 @@ def run(
         invariants=invariants,
         seed=seed,
         seconds_max=max_time,
-        dialect=dialect,
+        dialect=dialect or "",
     )
-    listener = _Listener(ticker=ticker, strict=strict, as_json=as_json, target=target)
+    listener = _Listener(ticker=ticker, strict=strict, as_json=as_json)
     try:
         perform(job, listener.hear, place=place)
     finally:
@@ -91,23 +112,26 @@ class _Listener:
     ticker: Ticker
     strict: bool
     as_json: bool
-    target: str
     code: int = field(init=False, default=OK)
     keeper: Keeper = field(init=False, factory=Keeper)
     pending: dict[str, Failure] = field(init=False, factory=dict)
     """Found and not shrunk yet."""
+    paths: list[str] = field(init=False, factory=list)
+    """Where the traces are that were told."""
 
     def hear(self, event: JobEvent) -> None:
         if isinstance(event, Progress):
             self.ticker.progress(event)
             return
+        if isinstance(event, Smaller):
+            self._smaller(event)
         self.ticker.clear()
+        if isinstance(event, Found):  # saved first, whatever becomes of the output
+            self._found(event.failure)
         if self.as_json:
             shown = evolve(event, seconds=0.0) if isinstance(event, Ended) else event
-            click.echo(wire.encode(shown).decode(), nl=False)
+            put_bytes(wire.encode(shown))
         match event:
-            case Found(failure=failure):
-                self._found(failure)
             case Shrunk(failure=failure):
                 self._shrunk(failure)
             case Ended():
@@ -121,26 +145,35 @@ class _Listener:
         self.code = VIOLATION
         self.pending[failure.complaint.signature] = failure
         path = self.keeper.keep(failure)
-        say(f"found {failure.complaint.signature} in {failure.actions} actions, {path}; shrinking")
-        if self.ticker.shows:
-            for line in story_lines(failure.story[-12:]):
-                say(f"  {line}")
+        saved = f", saved as {path}" if path else ""
+        found = clean(failure.complaint.signature)
+        say(f"found {found} in {failure.actions} actions{saved}; shrinking it")
+        for line in story_lines(failure.story[-_LINES_AT_ONCE:]):
+            say(f"  {line}")
+
+    def _smaller(self, event: Smaller) -> None:
+        """Keep what the reducer has so far, so that an interrupt loses none of it."""
+        failure = self.pending.get(event.signature)
+        if failure is not None and self.keeper.could_write:
+            self.keeper.keep(evolve(failure, trace=event.trace))
 
     def _shrunk(self, failure: Failure) -> None:
         self.pending.pop(failure.complaint.signature, None)
-        self._tell(failure)
+        self._tell(failure, self.keeper.keep(failure))
 
-    def _tell(self, failure: Failure) -> None:
-        path = self.keeper.keep(failure)
+    def _tell(self, failure: Failure, path: str) -> None:
+        if path and path not in self.paths:
+            self.paths.append(path)
         if not self.as_json:
             for line in failure_lines(failure, path=path, paint=painter()):
-                click.echo(line)
-            click.echo()
+                put(line)
+            put()
 
     def _ended(self, event: Ended) -> None:
         if not self.as_json:
-            for line in summary_lines(event, paint=painter()):
-                click.echo(line)
+            name = f"{event.target} {event.version}".strip()
+            for line in summary_lines(event, name=name, paint=painter()):
+                put(line)
         rate = event.actions / event.seconds if event.seconds else 0.0
         say(f"{event.seconds:.1f} s, {rate:,.0f} actions per second")
         verdicts = {result.verdict for result in event.results}
@@ -151,13 +184,17 @@ class _Listener:
             say("nothing ran: no invariant of those chosen was put to the test")
             self.code = NOT_SHOWN
         elif self.strict and doubtful:
+            say("--strict: an invariant that is vacuous or unknown is not a pass")
             self.code = NOT_SHOWN
 
     def finish(self) -> None:
-        """Tell what was found and, because of an interrupt, never shrunk."""
+        """Tell what an interrupt kept from being shrunk, and last how to replay what was found."""
         self.ticker.clear()
-        for failure in list(self.pending.values()):
-            self._tell(failure)
-        self.pending.clear()
+        pending, self.pending = list(self.pending.values()), {}
+        for failure in pending:
+            self._tell(failure, self.keeper.path_of(failure))
+        if not self.as_json:
+            for number, path in enumerate(self.paths):
+                put(f"{'replay' if number == 0 else '':<13}{clean(command('replay', path))}")
         if not self.keeper.could_write:
             self.code = USAGE

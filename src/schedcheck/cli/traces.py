@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from attrs import evolve
+from attrs import define, evolve, field
 
 from schedcheck.cli.console import (
     NOT_SHOWN,
     OK,
+    OUR_FAULT,
     USAGE,
     VIOLATION,
     Seconds,
     Ticker,
+    complain,
     fault_code,
     painter,
     preparing,
+    put,
     say,
 )
 from schedcheck.engine.events import (
@@ -31,12 +35,20 @@ from schedcheck.engine.events import (
 )
 from schedcheck.engine.jobs import ReplayJob, ShrinkJob
 from schedcheck.engine.story import words_for, words_for_config
+from schedcheck.host.environments import environment_for
 from schedcheck.host.releases import RELEASES
-from schedcheck.host.supervisor import perform, place_for
-from schedcheck.model.trace import Trace
-from schedcheck.report.text import clean, failure_lines, replay_line, story_lines
+from schedcheck.host.supervisor import Place, perform, place_for
+from schedcheck.model.trace import Header, Trace
+from schedcheck.report.text import (
+    command,
+    failure_lines,
+    moment_lines,
+    replay_lines,
+    story_lines,
+)
+from schedcheck.report.words import clean, fact_lines
 from schedcheck.sut import TargetError
-from schedcheck.tracefile import encode, read, write_bytes
+from schedcheck.tracefile import TraceError, encode, read, write_bytes
 
 _CODES = {
     Outcome.FAILED: VIOLATION,
@@ -46,7 +58,7 @@ _CODES = {
     Outcome.DRIFTED: NOT_SHOWN,
     Outcome.ERROR: USAGE,
 }
-_WORST_FIRST = (USAGE, VIOLATION, NOT_SHOWN, OK)
+_WORST_FIRST = (OUR_FAULT, USAGE, VIOLATION, NOT_SHOWN, OK)
 
 _trace_argument = click.Path(path_type=Path)
 _python_option = click.option(
@@ -64,7 +76,40 @@ def target_of(trace: Trace, on: str | None, python: Path | None) -> str:
     return pinned if python is None and pinned in RELEASES else trace.header.target
 
 
-@click.command()
+def load(path: Path) -> Trace:
+    """Read a trace file, saying what of it is newer than this schedcheck. Raises TraceError."""
+    return read(path, on_ignored=complain)
+
+
+def place_of(
+    trace: Trace, on: str | None, python: Path | None, *, in_process: bool
+) -> tuple[str, Place]:
+    """Return where a trace is replayed, prepared. Raises TargetError."""
+    ticker = Ticker()
+    try:
+        return place_for(
+            target_of(trace, on, python),
+            python=python,
+            in_process=in_process,
+            progress=preparing(ticker),
+        )
+    finally:
+        ticker.clear()
+
+
+def replay_in(trace: Trace, name: str, target: str, place: Place) -> Replayed | Fault:
+    """Replay one trace. Raises TargetError."""
+    heard: list[JobEvent] = []
+    perform(
+        ReplayJob(target=target, trace=encode(trace).decode(), name=name), heard.append, place=place
+    )
+    for event in heard:
+        if isinstance(event, Replayed | Fault):
+            return event
+    return Fault(message=f"nothing was said about {name}", is_ours=True)
+
+
+@click.command(short_help="Does a trace still show what it showed?")
 @click.argument("traces", nargs=-1, required=True, type=_trace_argument)
 @_on_option
 @_python_option
@@ -81,49 +126,41 @@ def replay(
     HOLDS, 3 for DRIFTED, 2 for ERROR; of several, the worst.
     """
     codes: list[int] = []
-    told_one = False
+    first: tuple[str, Replayed] | None = None
     for path in traces:
-        trace = read(path)
-        target = target_of(trace, on, python)
-        told = replay_once(trace, path, target, python, in_process=in_process)
-        if told is None:
-            codes.append(USAGE)
+        try:
+            trace = load(path)
+            target, place = place_of(trace, on, python, in_process=in_process)
+            told = replay_in(trace, str(path), target, place)
+        except (TraceError, TargetError) as error:
+            told = Fault(message=str(error))
+        if isinstance(told, Fault):  # the others are replayed all the same
+            codes.append(fault_code(told))
             continue
-        click.echo(replay_line(told, str(path), paint=painter()))
         codes.append(_CODES[told.outcome])
-        if told.failure is not None and not told_one:
-            told_one = True
-            click.echo()
-            for line in failure_lines(told.failure, path=_again(path, on), paint=painter()):
-                click.echo(line)
+        for line in replay_lines(told, str(path), paint=painter()):
+            put(line)
+        if told.failure is not None and first is None:
+            first = str(path), told
+    if first is not None:
+        _tell(*first, on=on)
     raise click.exceptions.Exit(next(code for code in _WORST_FIRST if code in codes))
 
 
-def _again(path: Path, on: str | None) -> str:
-    return f"{path} --on {on}" if on else str(path)
+def _tell(path: str, told: Replayed, *, on: str | None) -> None:
+    """Tell what a trace violates, and on standard error what the engine said of it."""
+    if told.failure is None:
+        return
+    put()
+    for line in failure_lines(told.failure, path=path, on=on or "", paint=painter()):
+        put(line)
+    if told.failure.traceback:
+        say("\nwhat the engine said:")
+        for line in told.failure.traceback.splitlines():
+            say(f"  {clean(line.expandtabs())}".rstrip())
 
 
-def replay_once(
-    trace: Trace, path: Path, target: str, python: Path | None, *, in_process: bool
-) -> Replayed | None:
-    """Replay one trace; None, having said why, if that cannot be done."""
-    ticker = Ticker()
-    name, place = place_for(
-        target, python=python, in_process=in_process, progress=preparing(ticker)
-    )
-    ticker.clear()
-    heard: list[JobEvent] = []
-    job = ReplayJob(target=name, trace=encode(trace).decode(), name=str(path))
-    perform(job, heard.append, place=place)
-    for event in heard:
-        if isinstance(event, Replayed):
-            return event
-        if isinstance(event, Fault):
-            fault_code(event)
-    return None
-
-
-@click.command()
+@click.command(short_help="Make a failing trace as small as possible.")
 @click.argument("trace", type=_trace_argument)
 @_on_option
 @_python_option
@@ -143,49 +180,55 @@ def shrink(
     Every smaller trace is written at once, so that an interrupted or exhausted shrink goes on from
     where it was when it is started again on the output.
     """
-    read_trace = read(trace)
-    destination = output or trace
-    ticker = Ticker()
-    name, place = place_for(
-        target_of(read_trace, on, python),
-        python=python,
-        in_process=in_process,
-        progress=preparing(ticker),
+    loaded = load(trace)
+    target, place = place_of(loaded, on, python, in_process=in_process)
+    job = ShrinkJob(
+        target=target, trace=encode(loaded).decode(), name=str(trace), seconds_max=budget
     )
-    code = OK
+    shrinking = _Shrinking(destination=output or trace, on=on or "")
+    perform(job, shrinking.hear, place=place)
+    raise click.exceptions.Exit(shrinking.code)
 
-    def hear(event: JobEvent) -> None:
-        nonlocal code
+
+@define(kw_only=True)
+class _Shrinking:
+    """Turns the events of a shrink into text, a file and an exit code."""
+
+    destination: Path
+    on: str
+    ticker: Ticker = field(init=False, factory=Ticker)
+    code: int = field(init=False, default=OK)
+
+    def hear(self, event: JobEvent) -> None:
         if isinstance(event, Progress):
-            ticker.progress(event)
+            self.ticker.progress(event)
             return
-        ticker.clear()
+        self.ticker.clear()
         match event:
             case Found(failure=failure):
-                say(f"{failure.complaint.signature} in {failure.actions} actions; shrinking")
+                found = clean(failure.complaint.signature)
+                say(f"{found} in {failure.actions} actions; shrinking")
             case Smaller(trace=smaller, actions=actions):
-                write_bytes(destination, smaller.encode())
-                ticker.tell(f"{actions} actions")
-            case Shrunk(failure=failure, executions=executions, budget_spent=spent):
-                write_bytes(destination, failure.trace.encode())
-                for line in failure_lines(failure, path=str(destination), paint=painter()):
-                    click.echo(line)
-                say(f"{executions:,} candidates tried")
-                if spent:
-                    say(f"the budget is spent: schedcheck shrink {destination} goes on from here")
+                write_bytes(self.destination, smaller.encode())
+                self.ticker.tell(f"{actions} actions")
+            case Shrunk():
+                self._shrunk(event)
             case Fault():
-                code = fault_code(event)
+                self.code = fault_code(event)
             case _:
                 pass
 
-    job = ShrinkJob(
-        target=name, trace=encode(read_trace).decode(), name=str(trace), seconds_max=budget
-    )
-    perform(job, hear, place=place)
-    raise click.exceptions.Exit(code)
+    def _shrunk(self, event: Shrunk) -> None:
+        path = str(self.destination)
+        write_bytes(self.destination, event.failure.trace.encode())
+        for line in failure_lines(event.failure, path=path, on=self.on, paint=painter()):
+            put(line)
+        say(f"{event.executions:,} candidates tried")
+        if event.budget_spent:
+            say(f"the budget is spent: {command('shrink', path, on=self.on)} goes on from here")
 
 
-@click.command()
+@click.command(short_help="Show what happens, action by action.")
 @click.argument("trace", type=_trace_argument)
 @click.option("--at", type=int, help="Only this action, with what each request then holds.")
 @_on_option
@@ -198,35 +241,77 @@ def show(
     python: Path | None,
     in_process: bool,  # noqa: FBT001  click passes options by name
 ) -> None:
-    """Show what happens in TRACE, action by action."""
-    read_trace = read(trace)
-    actions = len(read_trace.actions)
+    """Show what happens in TRACE, action by action: queues and counts where they change.
+
+    The trace is replayed on its own target. Where that is not at hand, its actions alone are shown;
+    nothing is installed for the sake of showing.
+    """
+    loaded = load(trace)
+    actions = len(loaded.actions)
     if at is not None and not 1 <= at <= actions:
         raise click.UsageError(f"--at {at}: {trace} has actions 1 to {actions}")
-    target = target_of(read_trace, on, python)
-    header = read_trace.header
-    expects = f"expects {header.expect.signature} at {header.expect.step}" if header.expect else ""
-    heading = " · ".join(
-        part for part in (f"{header.target} {header.version}".strip(), expects, header.seed) if part
-    )
-    click.echo(clean(heading))
-    click.echo(words_for_config(header.config))
-    # A part of a trace is not expected to show what the whole of it does.
-    part = Trace(header=evolve(header, expect=None), actions=read_trace.actions[:at])
-    cut = part if at else read_trace
+    for facts in (_facts(loaded.header), words_for_config(loaded.header.config).split(" · ")):
+        for line in fact_lines(facts):
+            put(line)
     try:
-        told = replay_once(cut, trace, target, python, in_process=in_process)
+        _must_be_ready(target_of(loaded, on, python), on)
+        target, place = place_of(loaded, on, python, in_process=in_process)
+        told = [
+            replay_in(part, str(trace), target, place)
+            for part in _parts(loaded, range(at - 1, at + 1) if at else range(actions, actions + 1))
+        ]
     except TargetError as error:
-        say(f"schedcheck: {clean(str(error))}; only the actions are shown")
-        told = None
-    if told is None:
-        for number, action in enumerate(read_trace.actions, 1):
+        told = [Fault(message=str(error))]
+    last = told[-1]
+    if isinstance(last, Fault) and last.is_ours:
+        raise click.exceptions.Exit(fault_code(last))
+    if isinstance(last, Fault):
+        complain(f"{last.message}; only the actions are shown")
+        for number, action in enumerate(loaded.actions, 1):
             if at in (None, number):
-                click.echo(f"{number:>4}  {clean(words_for(action))}")
+                put(f"{number:>4}  {clean(words_for(action))}")
         return
-    for line in story_lines(told.story[-1:] if at else told.story, paint=painter()):
-        click.echo(line)
-    for holding in told.holdings if at else ():
-        click.echo(f"  {clean(holding)}")
+    before = told[0] if len(told) > 1 else None
+    _show(last, before if isinstance(before, Replayed) else None, at)
+
+
+def _facts(header: Header) -> Iterator[str]:
+    yield f"{header.target} {header.version}".strip()
+    if header.expect is not None:
+        yield f"expects {header.expect.signature} at {header.expect.step}"
+    if header.seed:
+        yield f"seed/trace {header.seed}"
+
+
+def _must_be_ready(target: str, on: str | None) -> None:
+    """Raise TargetError rather than prepare a release that nobody asked for."""
+    if on is None and target in RELEASES and not environment_for(RELEASES[target]).is_ready():
+        raise TargetError(f"{target} is not prepared (schedcheck env {target} does that)")
+
+
+def _parts(trace: Trace, lengths: range) -> list[Trace]:
+    """Return the trace's beginnings; only the whole of it is expected to show something."""
+    shorter = evolve(trace.header, expect=None)
+    return [
+        trace
+        if length == len(trace.actions)
+        else Trace(header=shorter, actions=trace.actions[:length])
+        for length in lengths
+        if length
+    ]
+
+
+def _show(told: Replayed, before: Replayed | None, at: int | None) -> None:
+    """Show the table, or one action with what it changed."""
+    lines = story_lines(told.story, changes_only=True, paint=painter())
+    if at is not None and told.story:
+        lines = moment_lines(
+            told.story[-1],
+            told.holdings,
+            before=before.story[-1] if before is not None and before.story else None,
+            holdings_before=before.holdings if before is not None else (),
+        )
+    for line in lines:
+        put(line)
     if told.failure is None and told.outcome in (Outcome.DRIFTED, Outcome.ERROR):
-        say(f"schedcheck: {clean(told.reason)}")
+        complain(told.reason)

@@ -143,9 +143,8 @@ class Campaign:
 
         if self.blackbox is not None:
             self.blackbox.begin(header)
-        sut = self.target.open(load.config)
+        executor = Executor(self.target.open(load.config), judge, watch)
         try:
-            executor = Executor(sut, judge, watch)
             for turn in range(self.profile.actions + 1):
                 last = turn == self.profile.actions
                 number = rng.getrandbits(INTEGER_BITS)
@@ -159,7 +158,7 @@ class Campaign:
                     self._crashes_ignored += crashed and not record.findings
                     return actions, record.findings, judge
         finally:
-            sut.close()
+            executor.close()
             if self.blackbox is not None:
                 self.blackbox.end()
         return actions, (), judge

@@ -6,7 +6,7 @@ A stranger's answer may be anything at all, whatever its annotations say.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import NoneType
+from typing import Final
 
 from schedcheck.model.output import (
     Accepted,
@@ -14,10 +14,15 @@ from schedcheck.model.output import (
     FinishReason,
     Rejected,
     Role,
+    Row,
     SchedulerOutput,
+    TableUpdate,
 )
-from schedcheck.model.snapshot import RequestView, Snapshot
+from schedcheck.model.snapshot import RequestView, Snapshot, Status
 from schedcheck.oracles.ledger import Ledger
+
+COUNT_MAX: Final = 10**6
+"""No step of the tiny configurations tested comes near it; beyond, oracles would count for ever."""
 
 
 def problem_with(call: str, answer: object, ledger: Ledger) -> str | None:
@@ -77,12 +82,14 @@ def _scheduled(output: object, ledger: Ledger) -> str | None:
     for row in output.rows:
         if row.name not in ledger.lives:
             return f"a row names {_shown(row.name)}, a request that was never added"
-        if not _is_a(row.role, Role):
-            return f"the role of {row.name} is {_shown(row.role)}, not a Role"
-        if type(row.count) is not int or type(row.start) not in (int, NoneType):
-            return f"the row of {row.name} has start {_shown(row.start)}, count {_shown(row.count)}"
-        if row.block_ids is not None and not _are_blocks(row.block_ids):
-            return f"block_ids of {row.name} are not tuples of integers, one for each group"
+        if problem := _row(row):
+            return problem
+    for load in output.loads:
+        if not _is_count(load.start) or not _is_count(load.count):
+            shown = f"start {_shown(load.start)}, count {_shown(load.count)}"
+            return f"the load of {_shown(load.name)} has {shown}"
+        if not _is_a(load.is_async, bool) or not _are_blocks(load.block_ids):
+            return f"is_async or block_ids of the load of {_shown(load.name)} have a wrong type"
     return (
         _unknown("preempted", output.preempted or (), ledger)
         or _unknown("finished", output.finished, ledger)
@@ -90,17 +97,38 @@ def _scheduled(output: object, ledger: Ledger) -> str | None:
     )
 
 
+def _row(row: Row) -> str | None:
+    if not _is_a(row.role, Role):
+        return f"the role of {row.name} is {_shown(row.role)}, not a Role"
+    if not _is_count(row.count) or not (row.start is None or _is_count(row.start)):
+        return f"the row of {row.name} has start {_shown(row.start)}, count {_shown(row.count)}"
+    if not _are_blocks(row.block_ids):
+        return f"block_ids of {row.name} are not tuples of integers, one for each group"
+    if not _is_a(row.table_update, TableUpdate):
+        return f"table_update of {row.name} is {_shown(row.table_update)}, not a TableUpdate"
+    if row.known_tokens is not None and not _are_integers(row.known_tokens):
+        return f"known_tokens of {row.name} are not a tuple of integers"
+    return None
+
+
+def _is_count(value: object) -> bool:
+    """Whether it is an integer with which the oracles can count; a wrong one is a finding."""
+    return type(value) is int and -COUNT_MAX <= value <= COUNT_MAX
+
+
+def _are_integers(values: object) -> bool:
+    return isinstance(values, tuple) and all(type(value) is int for value in values)
+
+
 def _are_blocks(groups: object) -> bool:
-    return isinstance(groups, tuple) and all(
-        isinstance(group, tuple) and all(type(block) is int for block in group) for group in groups
-    )
+    return groups is None or (isinstance(groups, tuple) and all(map(_are_integers, groups)))
 
 
 def _completed(output: object, ledger: Ledger) -> str | None:
     if not isinstance(output, EngineOutput):
         return _not_a("EngineOutput", output)
     for name, tokens in output.delivered.items():
-        if not isinstance(tokens, tuple) or not all(type(token) is int for token in tokens):
+        if not _are_integers(tokens):
             return f"the tokens delivered to {_shown(name)} are not a tuple of integers"
     for name, reason in output.finished.items():
         if not _is_a(reason, FinishReason):
@@ -118,7 +146,20 @@ def _snapshot(snapshot: object, ledger: Ledger) -> str | None:
     for view in snapshot.requests.values():
         if not _is_a(view, RequestView):
             return f"its requests hold {_shown(view)}, not a RequestView"
-        if view.block_ids is not None and not _are_blocks(view.block_ids):
+        if not _are_blocks(view.block_ids):
             return "block_ids of a request are not tuples of integers, one for each group"
+        if view.status is not None and not _is_a(view.status, Status):
+            return f"the status of a request is {_shown(view.status)}, not a Status"
+        for count in (view.num_computed_tokens, view.num_tokens, view.num_preemptions):
+            if count is not None and type(count) is not int:
+                return f"a count of a request is {_shown(count)}, not an integer"
+    for queue in snapshot.queues.values():
+        if not _is_a(queue, tuple) or not all(_is_a(name, str) for name in queue):
+            return "a queue is not a tuple of names"
+    for count in (snapshot.blocks_free, snapshot.blocks_total):
+        if count is not None and type(count) is not int:
+            return f"a count of blocks is {_shown(count)}, not an integer"
+    if snapshot.free_block_ids is not None and not _are_integers(snapshot.free_block_ids):
+        return "free_block_ids are not a tuple of integers"
     del ledger  # a snapshot may name a request whose Added event is not folded yet
     return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from attrs import define, field
 
@@ -60,6 +60,9 @@ Watch = Callable[[AnyEvent], None]
 """Is shown each event after it was judged."""
 
 
+_LIBRARIES: Final = sys.stdlib_module_names | {"attr", "attrs", "msgspec"}
+
+
 class BlackBox(Protocol):
     """Keeps the trace so far where it survives the process."""
 
@@ -93,6 +96,7 @@ class Executor:
     watch: Watch | None = None
     number: int = field(init=False, default=0)
     """Number of the action carried out last, from 1."""
+    _has_failed: bool = field(init=False, default=False)
 
     def apply(self, action: Action) -> StepRecord:
         """Carry out an eligible action and return what happened and what is wrong with it."""
@@ -104,11 +108,20 @@ class Executor:
             events.append(event)
             if self.watch is not None:
                 self.watch(event)
+            self._has_failed = bool(findings) or isinstance(event, Crashed | Malformed)
             if findings:
                 break
         return StepRecord(
             number=self.number, action=action, events=tuple(events), findings=findings
         )
+
+    def close(self) -> None:
+        """Let go of the scheduler. What that raises passes, unless something was wrong before."""
+        try:
+            self.sut.close()
+        except Exception:
+            if not self._has_failed:
+                raise
 
     def _events(self, action: Action) -> Iterator[AnyEvent]:
         try:
@@ -226,9 +239,13 @@ class Executor:
         """Call into the engine. Raises _EngineFault for what it raises or answers wrongly."""
         try:
             answer = function()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it raises is a finding
+        # No further: an interrupt, or a test runner that gives up, must reach whoever waits for it.
+        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001  it is a finding
             raise _EngineFault(self._crashed(call, error)) from None
-        problem = problem_with(call, answer, self.judge.ledger)
+        try:
+            problem = problem_with(call, answer, self.judge.ledger)
+        except Exception as error:  # noqa: BLE001  a stranger's value may raise when it is read
+            problem = f"its answer cannot be read: {said_by(error)}"
         if problem:
             raise _EngineFault(
                 Malformed(call=call, problem=problem, snapshot=self.judge.ledger.snapshot)
@@ -239,9 +256,9 @@ class Executor:
         return Crashed(
             call=call,
             error=_word(type(error).__name__),
-            message=_one_line(str(error)),
+            message=said_by(error),
             function=_word(_innermost_function(error)),
-            traceback="".join(traceback.format_exception(error)),
+            traceback=traceback_of(error),
             snapshot=self.judge.ledger.snapshot,
         )
 
@@ -256,6 +273,28 @@ def _innermost_function(error: BaseException) -> str:
         if module.partition(".")[0] not in sys.stdlib_module_names:
             return function
     return names[-1][1] if names else "?"
+
+
+def function_of_target(error: BaseException) -> str:
+    """Return the function of a target that raised this; empty if it was one of ours."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if root and root not in _LIBRARIES:
+            return "" if root == "schedcheck" else _word(frame.f_code.co_name)
+    return ""
+
+
+def said_by(error: BaseException) -> str:
+    """Return a stranger's message, fit for one line of a report."""
+    try:
+        return _one_line(str(error))
+    except Exception:  # noqa: BLE001  a stranger's exception may raise when it is read
+        return "(its message cannot be read)"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return a traceback that can be written: a message may hold half a surrogate pair."""
+    return "".join(traceback.format_exception(error)).encode(errors="replace").decode()
 
 
 def _one_line(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedcheck.engine.campaign import Campaign, shrink_and_report
 from schedcheck.engine.events import Fault
-from schedcheck.engine.executor import BlackBox
+from schedcheck.engine.executor import BlackBox, function_of_target, said_by, traceback_of
 from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.replay import replay
@@ -20,7 +20,8 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
     """Do a job and emit what comes of it.
 
     What the job was given wrongly (an unknown target, profile, pattern; a trace that cannot be
-    read) becomes a Fault. KeyboardInterrupt passes, after Ended was emitted for a run.
+    read; a target that raises while it is opened or closed) becomes a Fault. KeyboardInterrupt
+    passes, after Ended was emitted for a run.
     """
     try:
         match job:
@@ -31,8 +32,18 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                 emit(replay(resolve(job.target), job.target, trace, blackbox=blackbox))
             case ShrinkJob():
                 _shrink(job, emit, blackbox)
-    except (TargetError, ValueError) as error:
+    except TargetError as error:
         emit(Fault(message=str(error)))
+    except Exception as error:
+        function = function_of_target(error)
+        if function:
+            message = f"{job.target} raises outside any call that is tested, in {function}: "
+            message += f"{type(error).__name__}: {said_by(error)}"
+            emit(Fault(message=message, traceback=traceback_of(error)))
+        elif isinstance(error, ValueError):
+            emit(Fault(message=str(error)))
+        else:
+            raise
 
 
 def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:

@@ -129,9 +129,8 @@ def play_actions(
     drift = ""
     if blackbox is not None:
         blackbox.begin(header)
-    sut = target.open(header.config)
+    executor = Executor(target.open(header.config), judge, watch)
     try:
-        executor = Executor(sut, judge, watch)
         for number, action in enumerate(actions, 1):
             reason = why_not(action, judge.ledger, target.capabilities)
             if reason is not None and lenient:
@@ -145,7 +144,7 @@ def play_actions(
             if records[-1].findings:
                 break
     finally:
-        sut.close()
+        executor.close()
         if blackbox is not None:
             blackbox.end()
     return Playback(records=tuple(records), judge=judge, drift=drift)

@@ -132,9 +132,13 @@ def draw_load(
     Raises TargetError if the target honours no configuration like the one drawn.
     """
     wish = _draw_config(target, rng)
-    config = target.honours(evolve(wish, dialect=dialect or rng.choice(target.dialects)))
+    wish = evolve(wish, dialect=dialect or rng.choice(target.dialects))
+    config: object = target.honours(wish)  # a stranger's answer may be anything
     if isinstance(config, Refused):
         raise TargetError(f"{target.name} refuses every configuration offered: {config.reason}")
+    if not isinstance(config, SchedulerConfig):
+        answer = f"a {type(config).__name__}, not a SchedulerConfig or Refused"
+        raise TargetError(f"honours() of {target.name} returns {answer}")
     tokens_max = min(config.slots_total, config.max_model_len)
     typical = max(2.0, tokens_max * 0.45)
     live = rng.uniform(*profile.demand) * config.slots_total / typical

@@ -12,12 +12,14 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from attrs import evolve
+
 from schedcheck.model.actions import Action
 from schedcheck.model.trace import Header
 from schedcheck.tracefile import encode_action, encode_header
 
 SIZE: Final = 4 * 2**20
-"""Bytes of the file. A trace that outgrows it is kept up to there."""
+"""Bytes of the file. A trace that outgrows it is kept up to the action that does not fit."""
 _HEAD: Final = struct.Struct("<QQ")
 
 
@@ -29,11 +31,14 @@ class MappedBlackBox:
             self._map = mmap.mmap(file.fileno(), SIZE)
         self._count = 0
         self._length = 0
+        self._is_full = False
 
     def begin(self, header: Header) -> None:
         """Start a trace."""
         self._length = 0
-        self._append(encode_header(header))
+        self._is_full = False
+        # What a whole trace is expected to show says nothing about the part that was played.
+        self._append(encode_header(evolve(header, expect=None)))
 
     def note(self, action: Action) -> None:
         """Keep an action that is going to be carried out now."""
@@ -44,9 +49,14 @@ class MappedBlackBox:
         self._length = 0
         self._stamp()
 
+    def let_go(self) -> None:
+        """Write into the file no more: in a process that was forked from the worker."""
+        self._map = mmap.mmap(-1, SIZE)
+
     def _append(self, line: bytes) -> None:
         start = _HEAD.size + self._length
-        if start + len(line) <= SIZE:
+        self._is_full = self._is_full or start + len(line) > SIZE
+        if not self._is_full:
             self._map[start : start + len(line)] = line
             self._length += len(line)
         self._stamp()

@@ -33,12 +33,11 @@ class Loss:
         """Return what happened, in a few words."""
         return f"the engine's process {self.how} ({self.detail})"
 
-    def words_outside_a_trace(self) -> str:
-        """Return what happened before any trace had begun, in one line."""
+    def words_outside_a_trace(self, *, has_started: bool) -> str:
+        """Return what happened before, between or after the traces, in one line."""
+        when = "outside any trace" if has_started else "while the target was loaded"
         said = " ".join(self.log.split())[-300:]
-        return f"{self.words()} while the target was loaded" + (
-            f"; it said: {said}" if said else ""
-        )
+        return f"{self.words()} {when}" + (f"; it said: {said}" if said else "")
 
     def signature_in(self, trace: Trace) -> Signature:
         """Return the signature of being lost in a trace's last action."""

@@ -2,33 +2,26 @@
 
 Rules
 -----
-- A worker runs in a session of its own with a fixed hash seed and a clean environment: a short list
-  of variables, and no path of the parent's but what makes it run this very schedcheck.
-- It is taken to hang when neither an event comes nor the black box moves for ``hang_seconds`` while
-  a trace is in progress. Starting up and importing an engine may take far longer.
 - A worker that hangs or dies in a trace leaves the trace in the black box. One rerun in a fresh
-  worker confirms it: then it is a finding, ENG-002. If it is not confirmed, that is said.
+  worker, lost in the same way at the same action, confirms it: then it is a finding, ENG-002.
+- If it is not confirmed, the trace is kept all the same, and where is said.
 - An interrupt is passed on; what the worker still says within a few seconds is passed to ``emit``.
 """
 
 from __future__ import annotations
 
-import os
-import selectors
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from schedcheck.engine.events import (
     Ended,
+    Failure,
     Fault,
     Found,
     InvariantResult,
@@ -38,47 +31,32 @@ from schedcheck.engine.events import (
     Replayed,
     Seen,
     Shrunk,
+    Smaller,
     Started,
 )
-from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob
+from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.perform import perform as perform_here
+from schedcheck.engine.saving import save
 from schedcheck.engine.shrink import Budget, Reduction, reduce
 from schedcheck.engine.targets import ENGINES, REFERENCE
-from schedcheck.host import blackbox, wire
-from schedcheck.host.code import code_folder, package_folder
-from schedcheck.host.environments import cache_folder, prepare
+from schedcheck.host.environments import prepare
 from schedcheck.host.loss import INVARIANT, Loss, failure_of_loss
-from schedcheck.host.wire import WireError, decode_event
-from schedcheck.host.worker import greeting
-from schedcheck.model.trace import Trace
-from schedcheck.model.verdict import Verdict
+from schedcheck.host.process import Interpreter, Worker
+from schedcheck.host.worker import importing_from_here
+from schedcheck.model.trace import Expectation, Trace
+from schedcheck.model.verdict import Signature, Verdict
 from schedcheck.sut import TargetError
-from schedcheck.tracefile import TraceError, decode, encode
+from schedcheck.tracefile import TraceError, TraceUnwritable, decode, encode
 
-STARTUP_SECONDS_MAX: Final = 300.0
-"""How long a worker may take from its start to its first trace, imports included."""
-INTERRUPT_SECONDS_MAX: Final = 5.0
+HANG_SECONDS_MIN: Final = 10.0
+"""Less would take a slow machine for a hang."""
 SHRINK_SECONDS_MAX: Final = 20.0
-"""How long a trace that kills its process is shrunk, one worker to a candidate."""
-_LOG_TAIL_BYTES: Final = 4000
-_KEPT_VARIABLES: Final = (
-    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ", "SSL_CERT_FILE",
-    "XDG_CACHE_HOME", "SCHEDCHECK_CACHE", "LD_LIBRARY_PATH",
-)  # fmt: skip
+"""How long a trace that kills its process is shrunk in a run, one worker to a candidate."""
 
 
 @frozen
 class InProcess:
     """Do the job in this process. A scheduler that hangs or dies takes us with it."""
-
-
-@frozen
-class Interpreter:
-    """Do the job in a worker process of this interpreter."""
-
-    python: Path
-    needs_code: bool = False
-    """Whether schedcheck has to be brought along, because it is not installed there."""
 
 
 Place = InProcess | Interpreter
@@ -115,15 +93,16 @@ def place_for(
 def perform(job: Job, emit: Emit, *, place: Place, hang_seconds: float = 10.0) -> None:
     """Have a job done and emit what comes of it.
 
-    KeyboardInterrupt passes, after what was found so far has been emitted. Raises OSError if no
-    temporary file can be written.
+    KeyboardInterrupt passes, after what was found so far has been emitted. Raises TargetError if
+    an interpreter cannot run this schedcheck, and OSError if no temporary file can be written.
     """
     if isinstance(place, InProcess):
-        perform_here(job, emit)
+        with importing_from_here(job):
+            perform_here(job, emit)
         return
     with tempfile.TemporaryDirectory(prefix="schedcheck-") as folder:
-        watch = _Watch(job, emit, place, Path(folder), max(10.0, hang_seconds))
-        watch.run()
+        limit = max(HANG_SECONDS_MIN, hang_seconds)
+        _Watch(job, emit, place, Path(folder), limit).run()
 
 
 @define
@@ -136,65 +115,134 @@ class _Watch:
     folder: Path
     hang_seconds: float
     version: str = field(init=False, default="")
+    has_started: bool = field(init=False, default=False)
     traces: int = field(init=False, default=0)
     actions: int = field(init=False, default=0)
+    found: set[str] = field(init=False, factory=set)
+    """Invariants violated before the worker was lost."""
+    signatures: dict[str, int] = field(init=False, factory=dict)
     is_done: bool = field(init=False, default=False)
+    began: float = field(init=False, factory=time.monotonic)
 
     def run(self) -> None:
         loss = self._worker(self.job).run(self._pass_on)
-        if loss is None or self.is_done:
+        if self.is_done:
             return
-        try:
-            trace = decode(loss.trace, name="the trace in progress") if loss.trace else None
-        except TraceError:
-            trace = None
+        target = self.job.target
+        if loss is None:
+            self.emit(Fault(message=f"{target}: its worker ended without saying what came of it"))
+            return
+        trace = _trace_in(loss)
         if trace is None:
-            self.emit(Fault(message=f"{self.job.target}: {loss.words_outside_a_trace()}"))
-        elif self._is_lost_again(trace) is None:
-            self.emit(
-                Fault(
-                    message=f"{loss.words()} once, at action {len(trace.actions)} of trace "
-                    f"{trace.header.seed}, and not again when that trace was replayed"
-                )
-            )
-        else:
+            words = loss.words_outside_a_trace(has_started=self.has_started)
+            self.emit(Fault(message=f"{target}: {words}"))
+        elif self._is_confirmed(loss, trace):
             self._report(loss, trace)
 
-    def _worker(self, job: Job) -> _Worker:
-        return _Worker(job, self.place, self.folder, self.hang_seconds)
+    def _worker(self, job: Job) -> Worker:
+        return Worker(job, self.place, self.folder, self.hang_seconds)
 
     def _pass_on(self, event: JobEvent) -> None:
-        if isinstance(event, Started):
-            self.version = event.version
-        if isinstance(event, Progress):
-            self.traces, self.actions = event.traces, event.actions
-        self.is_done = self.is_done or isinstance(event, Ended | Replayed | Fault)
+        match event:
+            case Started():
+                self.version, self.has_started = event.version, True
+            case Progress():
+                self.traces, self.actions = event.traces, event.actions
+            case Found(failure=failure):
+                self.found.add(failure.complaint.invariant)
+                self.signatures[failure.complaint.signature] = 1
+            case Shrunk():
+                self.is_done = isinstance(self.job, ShrinkJob)
+            case Ended() | Replayed() | Fault():
+                self.is_done = True
+            case _:
+                pass
         self.emit(event)
 
-    def _is_lost_again(self, trace: Trace) -> Trace | None:
-        """Replay a trace in a fresh worker; return what it was lost in, if it was."""
-        job = ReplayJob(target=self.job.target, trace=encode(trace).decode(), name="candidate")
-        loss = self._worker(job).run(lambda _event: None)
-        if loss is None or not loss.trace:
-            return None
-        return decode(loss.trace, name="candidate")
+    def _is_confirmed(self, loss: Loss, trace: Trace) -> bool:
+        """Rerun the trace; if the worker is not lost again, say so and keep the trace.
 
-    def _report(self, loss: Loss, trace: Trace) -> None:
-        if isinstance(self.job, ReplayJob):
-            self.emit(self._replayed(loss, trace))
-            return
+        A trace that was saved as one that loses its worker just there is its own rerun.
+        """
+        expect = self._expected()
+        if expect == Expectation(signature=loss.signature_in(trace), step=len(trace.actions)):
+            return True
+        try:
+            again = self._lost_again(trace, loss.signature_in(trace))
+        except KeyboardInterrupt:
+            self._keep(loss, trace, "and the rerun to confirm it was interrupted")
+            raise
+        if again is not None and len(again.actions) == len(trace.actions):
+            return True
+        self._keep(loss, trace, "and not again when that trace was replayed")
+        return False
+
+    def _expected(self) -> Expectation | None:
+        """Return what the job's trace, if it has one, is expected to show."""
+        if isinstance(self.job, RunJob):
+            return None
+        return decode(self.job.trace.encode(), name=self.job.name).header.expect
+
+    def _lost_again(self, trace: Trace, wanted: Signature) -> Trace | None:
+        """Replay a trace in a fresh worker; return what it was lost in, if in the wanted way."""
+        job = ReplayJob(target=self.job.target, trace=encode(trace).decode(), name="candidate")
+        again = self._worker(job).run(lambda _event: None)
+        lost_in = _trace_in(again) if again is not None else None
+        if again is None or lost_in is None:
+            return None
+        return lost_in if again.signature_in(lost_in) == wanted else None
+
+    def _keep(self, loss: Loss, trace: Trace, what_then: str) -> None:
+        where = ""
+        if isinstance(self.job, RunJob):
+            try:
+                where = f"; it is kept in {save(self._failure(loss, trace))}"
+            except TraceUnwritable as error:
+                where = f"; {error}; it is: {encode(trace).decode().rstrip()}"
+        number = f"action {len(trace.actions)} of trace {trace.header.seed}".rstrip()
+        self.emit(Fault(message=f"{loss.words()} once, at {number}, {what_then}{where}"))
+
+    def _failure(self, loss: Loss, trace: Trace) -> Failure:
+        """Return a loss as a failure, as it was found."""
         origin = ""
         if isinstance(self.job, RunJob):
             origin = f"profile {self.job.profile} · seed/trace {trace.header.seed}"
-        found = len(trace.actions)
-        first = failure_of_loss(loss, trace, origin=origin, actions_found=found, is_minimal=False)
+        length = len(trace.actions)
+        return failure_of_loss(loss, trace, origin=origin, actions_found=length, is_minimal=False)
+
+    def _report(self, loss: Loss, trace: Trace) -> None:
+        match self.job:
+            case ReplayJob():
+                self.emit(self._replayed(loss, trace, self.job))
+            case ShrinkJob():
+                self._go_on_shrinking(loss, trace, self.job)
+            case RunJob():
+                self._found(loss, trace, SHRINK_SECONDS_MAX)
+                self.emit(self._ended(self.job, loss, trace))
+
+    def _go_on_shrinking(self, loss: Loss, trace: Trace, job: ShrinkJob) -> None:
+        """Shrink a trace that is expected to lose its process; never let another slip into it."""
+        expect = self._expected()
+        if expect is not None and expect.signature == loss.signature_in(trace):
+            self._found(loss, trace, job.seconds_max)
+            return
+        wanted = expect.signature if expect else "nothing"
+        self.emit(
+            Fault(
+                message=f"{job.name} cannot be made smaller here: {loss.words()} in a part of it, "
+                f"which is {loss.signature_in(trace)} and not {wanted}"
+            )
+        )
+
+    def _found(self, loss: Loss, trace: Trace, seconds_max: float | None) -> None:
+        first = self._failure(loss, trace)
         self.emit(Found(failure=first))
-        reduction = self._shrink(loss, trace)
+        reduction = self._shrink(loss, trace, seconds_max)
         shrunk = failure_of_loss(
             loss,
             reduction.trace,
-            origin=origin,
-            actions_found=found,
+            origin=first.origin,
+            actions_found=first.actions_found,
             is_minimal=reduction.is_minimal,
         )
         self.emit(
@@ -204,10 +252,8 @@ class _Watch:
                 budget_spent=not reduction.is_minimal,
             )
         )
-        if isinstance(self.job, RunJob):
-            self.emit(self._ended(self.job, loss, shrunk.complaint.signature))
 
-    def _shrink(self, loss: Loss, trace: Trace) -> Reduction:
+    def _shrink(self, loss: Loss, trace: Trace, seconds_max: float | None) -> Reduction:
         """Shrink a trace that kills its process, each candidate in a worker of its own.
 
         A trace that hangs is left as it is: each candidate would cost the whole hang limit.
@@ -217,30 +263,37 @@ class _Watch:
         wanted = loss.signature_in(trace)
 
         def reproduce(candidate: Trace) -> Trace | None:
-            lost_in = self._is_lost_again(candidate)
-            same = lost_in is not None and loss.signature_in(lost_in) == wanted
-            return lost_in if same else None
+            return self._lost_again(candidate, wanted) if candidate.actions else None
 
-        return reduce(trace, reproduce, budget=Budget(seconds_max=SHRINK_SECONDS_MAX))
+        def on_smaller(smaller: Trace) -> None:
+            told = failure_of_loss(loss, smaller, origin="", actions_found=0, is_minimal=False)
+            signature = told.complaint.signature
+            self.emit(Smaller(signature=signature, trace=told.trace, actions=told.actions))
 
-    def _replayed(self, loss: Loss, trace: Trace) -> Replayed:
-        assert isinstance(self.job, ReplayJob)
-        expect = decode(self.job.trace.encode(), name=self.job.name).header.expect
+        budget = Budget(seconds_max=seconds_max)
+        try:
+            return reduce(trace, reproduce, budget=budget, on_smaller=on_smaller)
+        except ValueError:  # lost twice, but not a third time: it is told as it was found
+            return Reduction(trace=trace, executions=budget.executions, is_minimal=False)
+
+    def _replayed(self, loss: Loss, trace: Trace, job: ReplayJob) -> Replayed:
+        expect = self._expected()
         signature = loss.signature_in(trace)
-        length = len(trace.actions)
-        failure = failure_of_loss(loss, trace, origin="", actions_found=length, is_minimal=True)
+        failure = evolve(self._failure(loss, trace), is_minimal=True)
         is_expected = expect is not None and expect.signature == signature
         return Replayed(
             outcome=Outcome.FAILED if is_expected else Outcome.OTHER,
-            target=self.job.target,
+            target=job.target,
             version=trace.header.version,
-            reason=f"{signature} at action {length}",
+            reason=f"{signature} at action {len(trace.actions)}",
             expected=str(expect.signature) if expect else "",
             story=failure.story,
             failure=failure,
         )
 
-    def _ended(self, job: RunJob, loss: Loss, signature: str) -> Ended:
+    def _ended(self, job: RunJob, loss: Loss, trace: Trace) -> Ended:
+        """Sum up what is known: the worker's own counts are lost with it."""
+        violated = sorted(self.found | {INVARIANT})
         return Ended(
             target=job.target,
             version=self.version,
@@ -248,166 +301,18 @@ class _Watch:
             seed=job.seed,
             traces=self.traces,
             actions=self.actions,
-            results=(InvariantResult(id=INVARIANT, verdict=Verdict.VIOLATED, witnessed=1),),
-            seen=Seen(actions={}, signatures={signature: 1}),
+            results=tuple(
+                InvariantResult(id=one, verdict=Verdict.VIOLATED, witnessed=1) for one in violated
+            ),
+            seen=Seen(actions={}, signatures={**self.signatures, str(loss.signature_in(trace)): 1}),
             stopped_early=loss.words(),
+            seconds=time.monotonic() - self.began,
         )
 
 
-@define
-class _Worker:
-    """One worker process doing one job."""
-
-    job: Job
-    place: Interpreter
-    folder: Path
-    hang_seconds: float
-    _buffer: bytes = field(init=False, default=b"")
-
-    def run(self, emit: Emit) -> Loss | None:
-        """Do the job; return how the worker was lost, if it was. Interrupts pass."""
-        box, log = self.folder / "blackbox", self.folder / "log"
-        blackbox.create(box)
-        read_end, write_end = os.pipe()
-        command = [str(self.place.python), "-m", "schedcheck.host.worker", str(write_end), str(box)]
-        with log.open("wb") as log_file, _closing(read_end):
-            try:
-                process = subprocess.Popen(  # noqa: S603  an interpreter the user chose
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log_file,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment(),
-                    pass_fds=(write_end,),
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise TargetError(f"cannot start {self.place.python}: {error.strerror}") from error
-            finally:
-                os.close(write_end)
-            try:
-                assert process.stdin is not None
-                with suppress(BrokenPipeError):
-                    process.stdin.write(wire.encode(self.job))
-                    process.stdin.flush()
-                return self._follow(process, read_end, box, log, emit)
-            except KeyboardInterrupt:
-                self._interrupt(process, read_end, emit)
-                raise
-            finally:
-                _end(process)
-
-    def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        # An adapter may live where the user stands; an engine must not be shadowed from there.
-        paths = [str(Path.cwd())] if ":" in self.job.target else []
-        if self.place.needs_code:
-            paths.append(str(code_folder(cache_folder())))
-        elif self.place.python == Path(sys.executable):
-            paths.append(str(package_folder().parent))
-        return {
-            **kept,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONNOUSERSITE": "1",
-        }
-
-    def _follow(
-        self, process: subprocess.Popen[bytes], read_end: int, box: Path, log: Path, emit: Emit
-    ) -> Loss | None:
-        """Pass events on until the pipe closes, watching the black box meanwhile."""
-        last_change, last_count, has_begun = time.monotonic(), 0, False
-        lines = _Lines(read_end)
-        while True:
-            for line in lines.wait(0.2):
-                self._take(line, emit)
-                last_change = time.monotonic()
-            if lines.at_end:
-                return self._ending(process, box, log)
-            count, trace = blackbox.look(box)
-            if count != last_count:
-                last_change, last_count, has_begun = time.monotonic(), count, True
-            limit = self.hang_seconds if has_begun and trace else STARTUP_SECONDS_MAX
-            if time.monotonic() - last_change > limit:
-                detail = f"no answer for {limit:g} s"
-                return Loss("hung", detail, trace, _tail(log))
-
-    def _take(self, line: bytes, emit: Emit) -> None:
-        if line.startswith(b"schedcheck "):
-            if line != greeting():
-                raise TargetError(
-                    f"{self.place.python} runs another schedcheck ({line.decode().strip()}) than "
-                    f"this one ({greeting().decode().strip()})"
-                )
-            return
-        emit(decode_event(line))
-
-    def _ending(self, process: subprocess.Popen[bytes], box: Path, log: Path) -> Loss | None:
-        try:
-            code = process.wait(INTERRUPT_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            return None  # its work is said and done; it is only slow to leave
-        _, trace = blackbox.look(box)
-        if code == 0 and not trace:
-            return None
-        return Loss("died", _how_it_ended(code), trace, _tail(log))
-
-    def _interrupt(self, process: subprocess.Popen[bytes], read_end: int, emit: Emit) -> None:
-        """Ask the worker to stop and pass on what it still has to say."""
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        lines, until = _Lines(read_end), time.monotonic() + INTERRUPT_SECONDS_MAX
-        while not lines.at_end and time.monotonic() < until:
-            for line in lines.wait(0.2):
-                with suppress(WireError):  # the first may be the rest of a line
-                    self._take(line, emit)
-
-
-class _Lines:
-    """Whole lines from a pipe, as they come."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.at_end, self.rest = descriptor, False, b""
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(descriptor, selectors.EVENT_READ)
-
-    def wait(self, seconds: float) -> Iterator[bytes]:
-        """Yield the lines that arrive within so many seconds; return at the first silence."""
-        if not self.selector.select(seconds):
-            return
-        data = os.read(self.descriptor, 1 << 16)
-        self.at_end = not data
-        *whole, self.rest = (self.rest + data).split(b"\n")
-        for line in whole:
-            yield line + b"\n"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave no process behind: neither the worker nor what it started."""
-    with suppress(OSError):
-        assert process.stdin is not None
-        process.stdin.close()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _how_it_ended(code: int) -> str:
-    if code < 0:
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
-
-
-def _tail(log: Path) -> str:
-    text = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
-
-
-@contextmanager
-def _closing(descriptor: int) -> Iterator[None]:
+def _trace_in(loss: Loss) -> Trace | None:
+    """Return the trace that a lost worker left behind; None if no action was begun in it."""
     try:
-        yield
-    finally:
-        os.close(descriptor)
+        return decode(loss.trace, name="the trace in progress") if loss.trace else None
+    except TraceError:
+        return None

@@ -14,6 +14,9 @@ from schedcheck.engine.jobs import JOBS, Job
 VERSION: Final = 1
 """Version of what is said on the wire; both ends must be equal."""
 
+BEGINNING: Final = b'{"word":'
+"""How every line begins."""
+
 _EVENTS: Final[Mapping[str, type[JobEvent]]] = {kind.word: kind for kind in JOB_EVENTS}
 _JOBS: Final[Mapping[str, type[Job]]] = {kind.word: kind for kind in JOBS}
 

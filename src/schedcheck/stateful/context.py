@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from attrs import frozen
+if TYPE_CHECKING:
+    from pathlib import Path
 
-from schedcheck.engine.events import Ended, Failure
+    from schedcheck.engine.events import Ended, Failure
 
 PROFILE: Final = "quick"
 """The profile of a ``verify`` that names none, where no runner says otherwise."""
@@ -26,8 +26,7 @@ def _ignore(*_: object) -> None:
     """Hear nothing."""
 
 
-@frozen(kw_only=True)
-class Context:
+class Context(NamedTuple):  # not attrs: in a session without schedcheck this is all there is
     """Options of the runner. What is *forced* wins over an argument, a default over nothing."""
 
     profile_forced: str = ""

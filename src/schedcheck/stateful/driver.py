@@ -27,7 +27,7 @@ from schedcheck.model.config import Dialect
 from schedcheck.model.trace import AnyEvent, Crashed, Header, StepRecord, Trace
 from schedcheck.model.verdict import Finding
 from schedcheck.stateful.violation import violation
-from schedcheck.sut import SystemUnderTest, Target
+from schedcheck.sut import Target
 
 
 @frozen(kw_only=True)
@@ -101,15 +101,14 @@ class Driver:
     records: list[StepRecord] = field(init=False, factory=list)
     is_over: bool = field(init=False, default=False)
     """Nothing more can happen: a finding, or a crash that no chosen invariant looks at."""
-    _sut: SystemUnderTest = field(init=False)
     _executor: Executor = field(init=False)
     _offered: dict[str, Choice] | None = field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         plan = self.plan
         self.judge = Judge(self.load.config, plan.target.capabilities, plan.invariants)
-        self._sut = plan.target.open(self.load.config)
-        self._executor = Executor(self._sut, self.judge, self._watch)
+        sut = plan.target.open(self.load.config)
+        self._executor = Executor(sut, self.judge, self._watch)
 
     def _watch(self, event: AnyEvent) -> None:
         self.is_over = self.is_over or isinstance(event, Crashed)
@@ -144,10 +143,10 @@ class Driver:
 
     def close(self) -> None:
         """Let go of the scheduler and count the trace."""
-        self._sut.close()
         self.tally.coverage.traces += 1
         self.tally.witnessed.update(self.judge.witnessed)
         self.tally.unknown |= self.judge.unknown
+        self._executor.close()
 
     def _fail(self, findings: Sequence[Finding]) -> None:
         plan, tally = self.plan, self.tally

@@ -6,6 +6,8 @@ Rules
   eligible. Hypothesis switches a random part of a machine's rules off in each trace, and a
   lifecycle without ``add`` or ``step`` finds nothing: with one rule there is nothing to switch off.
 - The second form has a rule for each kind of action, for people who read and extend it.
+- A zero leaves the choice to the trace's own generator. Hypothesis fills much of what it tries with
+  zeros, up to half in some releases, which would be traces of nothing but plain steps.
 - A trace's configuration and load come from an ``initialize`` rule, its quiet tail from
   ``teardown``; a violation in the tail fails the test like any other.
 """
@@ -19,6 +21,7 @@ from typing import ClassVar, Final, Literal, cast
 
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from schedcheck.engine.moves import INTEGER_BITS, why_not
 from schedcheck.engine.profiles import draw_load, get_profile
 from schedcheck.engine.targets import as_target, resolve
 from schedcheck.invariants.registry import select
@@ -56,12 +59,15 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     plan: ClassVar[Plan]
     tally: ClassVar[Tally]
+    salt: ClassVar[str] = ""
+    """Goes into every trace's own generator, so that no two rounds of a run begin alike."""
     _test_case: ClassVar[type[unittest.TestCase]]
     TestCase = _TestCaseOf()  # type: ignore[assignment]  # a descriptor as well, and a narrower one
 
     def __init__(self) -> None:
         super().__init__()
         self._driver: Driver | None = None
+        self._generator = Random(self.salt)
         self._exception_outside = sys.exception()
 
     @property
@@ -79,11 +85,15 @@ class LifecycleMachine(RuleBasedStateMachine):
     def draw_the_load(self, seed: int) -> None:
         """Draw the configuration and the traffic of this trace, and open a scheduler."""
         plan = self.plan
-        load = draw_load(plan.target, plan.profile, Random(seed), dialect=plan.dialect)
+        self._generator.seed(f"{self.salt}/{seed}")
+        load = draw_load(plan.target, plan.profile, self._generator, dialect=plan.dialect)
         self._driver = Driver(plan, load, self.tally)
 
     def do(self, action: Action) -> None:
-        """Carry out an eligible action. Raises Violation."""
+        """Carry out an action. Raises Violation, and ValueError if it is not eligible now."""
+        reason = why_not(action, self.ledger, self.plan.target.capabilities)
+        if reason is not None:
+            raise ValueError(f"{action.do} is not eligible now: {reason}")
         self.driver.do(action)
 
     def can(self, word: str) -> bool:
@@ -96,7 +106,11 @@ class LifecycleMachine(RuleBasedStateMachine):
     def choose(self, word: str, number: int = 0) -> None:
         """Carry out an action of this kind, the integer choosing what it is about."""
         if not self.driver.is_over:
-            self.do(self.driver.offered()[word].build(number))
+            self.do(self.driver.offered()[word].build(self.number_for(number)))
+
+    def number_for(self, drawn: int) -> int:
+        """Return the integer to decode: one less than what was drawn, for zero one of our own."""
+        return drawn - 1 if drawn else self._generator.getrandbits(INTEGER_BITS)
 
     def teardown(self) -> None:
         """Run the quiet tail, unless something was raised before, and close the scheduler."""
@@ -117,7 +131,7 @@ class DispatcherMachine(LifecycleMachine):
     def act(self, number: int) -> None:
         """Do what the integer chooses among everything that can happen now."""
         if not self.driver.is_over:
-            self.do(self.driver.decode(number))
+            self.do(self.driver.decode(self.number_for(number)))
 
 
 class NamedMachine(LifecycleMachine):
@@ -244,7 +258,7 @@ def plan_for(
 def _found(target: object) -> tuple[Target, str]:
     """Return the target and the text that names it in a trace."""
     if isinstance(target, str):
-        return _named(target), target
+        return _named(target), target.partition("==")[0]  # the release is the target's version
     text = _importable_name(target)
     found = as_target(target, name=text or repr(target))
     return found, text or found.name

@@ -1,9 +1,8 @@
 """The two things that Hypothesis draws: a seed for a trace's load, and one integer an action.
 
 Bytes, not ``integers()``: Hypothesis prefers small integers, and an action made from a small one
-is a plain one (requests of one token), while fixed-size bytes are uniform. They also keep a run a
-function of its seed: Hypothesis mixes integer constants that it finds in whatever modules happen
-to be loaded into what it draws. They still shrink towards zero, the plainest action.
+is a plain one (requests of one token), while fixed-size bytes are uniform. They still shrink,
+towards small integers and plain actions.
 """
 
 from __future__ import annotations

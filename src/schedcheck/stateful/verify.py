@@ -7,7 +7,9 @@ Rules
   kept as a trace file, which any version of schedcheck replays.
 - Hypothesis is asked for ten traces at a time. Of longer runs it makes five in six by repeating
   parts of the one before: the same configuration and load, which decide more than the actions.
-- A run is a function of its seed, which is 0 unless somebody says otherwise.
+- A run is a function of its seed, which is 0 unless somebody says otherwise, and of the modules
+  that are loaded: recent releases of Hypothesis draw constants that they find in them, and offer no
+  switch. What repeats a failure anywhere is its trace.
 - A run that found nothing but left something untested says so.
 """
 
@@ -69,7 +71,7 @@ def verify(
     types on the command line (``"reference"``, ``"vllm"``, ``"my_pkg.my_mod:MyAdapter"``); it runs
     in this process. ``profile`` is ``quick`` unless the test runner says otherwise, and a quarter
     of its traces are run unless ``max_examples`` is given. ``invariants`` are patterns as
-    ``KV-*,!KV-003``; empty: all. Equal seeds give equal runs; the default is 0.
+    ``KV-*,!KV-003``; empty: all. Equal seeds give equal runs of a test program; the default is 0.
 
     Returns what was reached. What was never put to the test is a VacuityWarning, with ``strict``
     a Vacuous error. A violation's trace is saved under ``.schedcheck/traces``. Raises TargetError,
@@ -116,7 +118,8 @@ def run(kind: type[LifecycleMachine], rounds: Sequence[settings], *, seed: int) 
     around.on_begin(kind.plan.target_text, kind.plan.profile.name, seed)
     try:
         for number, how in enumerate(rounds):
-            run_state_machine_as_test(seeded(f"{seed}/{number}")(kind), settings=how)
+            kind.salt = f"{seed}/{number}"
+            run_state_machine_as_test(seeded(kind.salt)(kind), settings=how)
     except Exception:
         # Whatever Hypothesis makes of a failure (a group, a complaint about flakiness), what
         # failed is in the tally. Without one, something else is wrong, and passes.
