@@ -172,3 +172,16 @@ def test_shrinking_goes_on_from_a_saved_trace(schedcheck, tmp_path):
     assert 0 == ran.returncode, ran.stderr
     assert len(output.read_bytes().splitlines()) <= len(trace.read_bytes().splitlines())
     assert 1 == schedcheck("replay", output).returncode
+
+
+def test_a_trace_does_not_choose_what_code_runs(schedcheck, tmp_path):
+    """A trace comes from a stranger: whatever its header names must not be imported unasked."""
+    (tmp_path / "surprise.py").write_text("open('ran', 'w').close()\ndef adapter(): ...\n")
+    path = tmp_path / "gift.trace.jsonl"
+    path.write_text(GOOD.replace("reference", "surprise:adapter"))
+    for command in ("replay", "shrink"):
+        ran = schedcheck(command, path)
+        assert 2 == ran.returncode
+        assert "say --on surprise:adapter" in ran.stderr
+    schedcheck("show", path)
+    assert not (tmp_path / "ran").exists()

@@ -90,7 +90,7 @@ def test_it_is_a_finding_with_a_trace_that_replays(hostile, schedcheck, tmp_path
     ran = hostile(body)
     assert 1 == ran.returncode, ran.stderr
     assert f"VIOLATED  {signature[:7]}" in ran.stdout
-    again = schedcheck("replay", trace_of(tmp_path, signature[:7]))
+    again = schedcheck("replay", trace_of(tmp_path, signature[:7]), "--on", "hostile:adapter")
     assert 1 == again.returncode, again.stderr
     assert again.stdout.startswith("FAILED ")
     assert signature in again.stdout
@@ -101,7 +101,7 @@ def test_a_call_that_never_returns_is_a_finding(hostile, schedcheck, tmp_path):
     assert 1 == ran.returncode, ran.stderr
     assert "VIOLATED  ENG-002" in ran.stdout
     assert "no answer for 10 s" in ran.stdout
-    again = schedcheck("replay", trace_of(tmp_path, "ENG-002"))
+    again = schedcheck("replay", trace_of(tmp_path, "ENG-002"), "--on", "hostile:adapter")
     assert (1, True) == (again.returncode, again.stdout.startswith("FAILED "))
 
 

@@ -97,7 +97,8 @@ def run(
         seconds_max=max_time,
         dialect=dialect or "",
     )
-    listener = _Listener(ticker=ticker, strict=strict, as_json=as_json)
+    adapter = target if ":" in target else ""
+    listener = _Listener(ticker=ticker, strict=strict, as_json=as_json, adapter=adapter)
     try:
         perform(job, listener.hear, place=place)
     finally:
@@ -112,6 +113,8 @@ class _Listener:
     ticker: Ticker
     strict: bool
     as_json: bool
+    adapter: str
+    """The adapter that a replay has to be given, empty for a target known by name."""
     code: int = field(init=False, default=OK)
     keeper: Keeper = field(init=False, factory=Keeper)
     pending: dict[str, Failure] = field(init=False, factory=dict)
@@ -195,6 +198,8 @@ class _Listener:
             self._tell(failure, self.keeper.path_of(failure))
         if not self.as_json:
             for number, path in enumerate(self.paths):
-                put(f"{'replay' if number == 0 else '':<13}{clean(command('replay', path))}")
+                put(
+                    f"{'replay' if number == 0 else '':<13}{clean(command('replay', path, on=self.adapter))}"
+                )
         if not self.keeper.could_write:
             self.code = USAGE

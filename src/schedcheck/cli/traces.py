@@ -69,9 +69,18 @@ _in_process_option = click.option("--in-process", is_flag=True, help="Run it in 
 
 
 def target_of(trace: Trace, on: str | None, python: Path | None) -> str:
-    """Return where a trace is to be replayed: the release it was found on, if it can be had."""
+    """Return where a trace is to be replayed: the release it was found on, if it can be had.
+
+    Raises TargetError for a trace that names an adapter: it may come from a stranger, and must not
+    choose which code runs here.
+    """
     if on:
         return on
+    if ":" in trace.header.target:
+        raise TargetError(
+            f"the trace asks for the adapter {trace.header.target}; a trace does not choose what "
+            f"code runs: say --on {trace.header.target}"
+        )
     pinned = f"{trace.header.target}=={trace.header.version}"
     return pinned if python is None and pinned in RELEASES else trace.header.target
 

@@ -38,6 +38,8 @@ def resolve(text: str) -> Target:
     Raises TargetError, in one line, for what does not exist or does not import.
     """
     name, plus, rest = text.partition("+")
+    if plus and not rest:
+        raise TargetError(f"{text!r} names no mutant; schedcheck list mutants shows them all")
     if name in ENGINES:
         return ENGINES[name][0](rest if plus else "")
     if ":" in text:

@@ -37,6 +37,8 @@ def failure_lines(
     again, empty if that is the trace's own.
     """
     complaint = failure.complaint
+    if ":" in failure.target:
+        on = on or failure.target  # a trace itself may not choose what code runs
     head = f"VIOLATED  {clean(complaint.invariant)}  "
     title = wrap(clean(failure.title), WIDTH - len(head) - 10)
     first = f"{head}{title[0] if title else ''}"

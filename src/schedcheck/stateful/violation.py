@@ -68,7 +68,8 @@ def plain_lines(failure: Failure, *, path: str) -> Iterator[str]:
     yield f"  expected  {complaint.subject}: {complaint.expected}"
     yield f"  found     {complaint.found}"
     if path:
-        yield f"  replay    schedcheck replay {path}"
+        on = f" --on {failure.target}" if ":" in failure.target else ""
+        yield f"  replay    schedcheck replay {path}{on}"
 
 
 def _story_line(line: StoryLine) -> str:
