@@ -198,8 +198,7 @@ class _Listener:
             self._tell(failure, self.keeper.path_of(failure))
         if not self.as_json:
             for number, path in enumerate(self.paths):
-                put(
-                    f"{'replay' if number == 0 else '':<13}{clean(command('replay', path, on=self.adapter))}"
-                )
+                again = clean(command("replay", path, on=self.adapter))
+                put(f"{'replay' if number == 0 else '':<13}{again}")
         if not self.keeper.could_write:
             self.code = USAGE
