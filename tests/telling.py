@@ -9,9 +9,13 @@ from schedcheck.engine.events import (
     Ended,
     Failure,
     InvariantResult,
+    Lack,
+    Link,
     Outcome,
     Replayed,
     Seen,
+    Stall,
+    StalledRequest,
     StoryLine,
 )
 from schedcheck.model.verdict import Severity, Verdict
@@ -68,6 +72,49 @@ FAILURE = Failure(
     actions=4,
     is_minimal=True,
 )
+
+STALL = Stall(
+    requests=(
+        StalledRequest(
+            name="r0",
+            status="WAITING",
+            queue="waiting",
+            place=1,
+            queue_length=2,
+            tokens_computed=4,
+            tokens_known=5,
+            blocks_held=4,
+            blocks_to_go_on=1,
+            blocks_to_finish=1,
+            lacks=(Lack.BLOCKS,),
+        ),
+        StalledRequest(
+            name="r1",
+            status="WAITING",
+            queue="waiting",
+            place=2,
+            queue_length=2,
+            tokens_computed=3,
+            tokens_known=4,
+            blocks_held=3,
+            blocks_to_go_on=1,
+            blocks_to_finish=1,
+            lacks=(Lack.BLOCKS, Lack.TURN),
+            behind="r0",
+        ),
+    ),
+    blocks_free=0,
+    blocks_total=7,
+    blocks_unaccounted=0,
+    running=(),
+    is_quiet=True,
+    chain=(
+        Link(waiter="r0", lacks=Lack.BLOCKS, on="r1"),
+        Link(waiter="r1", lacks=Lack.BLOCKS, on="r0"),
+    ),
+    is_cycle=True,
+)
+"""Two loads that fill the pool, each request needing one more block."""
 
 UNSHRUNK = evolve(FAILURE, actions=46, is_minimal=False)
 

@@ -6,7 +6,6 @@ beside a live engine.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from attrs import define, field
@@ -20,11 +19,13 @@ from schedcheck.model.trace import (
     Crashed,
     Hung,
     Malformed,
+    Repeated,
     Transfer,
     TransferEnded,
 )
 from schedcheck.model.verdict import Finding
-from schedcheck.oracles.ledger import Ledger, OpenLoad
+from schedcheck.oracles.ledger import Ledger
+from schedcheck.oracles.life import OpenLoad
 from schedcheck.oracles.shadow import ShadowMemory
 from schedcheck.oracles.worker import SimulatedWorker
 
@@ -40,8 +41,8 @@ class Judge:
     ledger: Ledger = field(init=False)
     worker: SimulatedWorker = field(init=False)
     memory: ShadowMemory = field(init=False)
-    witnessed: Counter[str] = field(init=False, factory=Counter)
-    """How often each invariant was really put to the test."""
+    witnessed: set[str] = field(init=False, factory=set)
+    """Invariants that this trace really put to the test."""
     unknown: dict[str, str] = field(init=False, factory=dict)
     """Invariants whose checker failed, and how: nothing can be said about them."""
     _by_event: dict[type, list[Invariant]] = field(init=False, factory=dict)
@@ -60,18 +61,18 @@ class Judge:
 
     def observe(self, event: AnyEvent, *, step: int) -> tuple[Finding, ...]:
         """Take in one event of action number ``step`` and return what is wrong with it."""
-        if not isinstance(event, Crashed | Hung | Malformed):
+        if not isinstance(event, Crashed | Hung | Malformed | Repeated):
             self._fold(event)
         before, ledger = self.ledger.before, self.ledger
         findings: list[Finding] = []
         for one in self._by_event.get(type(event), ()):
             try:
-                findings.extend(
-                    Finding(invariant=one.id, mismatch=mismatch, step=step)
-                    for mismatch in one.check(event, before, ledger)
-                )
-                if one.witness(event, before, ledger):
-                    self.witnessed[one.id] += 1
+                for mismatch in one.check(event, before, ledger):
+                    findings.append(  # noqa: PERF401  called for every event: no detours
+                        Finding(invariant=one.id, mismatch=mismatch, step=step)
+                    )
+                if one.id not in self.witnessed and one.witness(event, before, ledger):
+                    self.witnessed.add(one.id)
             except Exception as failure:  # noqa: BLE001  a checker that fails is no pass
                 self._give_up(one, failure)
         return tuple(findings)
@@ -88,12 +89,14 @@ class Judge:
         ended = self._load_that_ends(event)
         ledger.fold(event)
         if isinstance(event, Completed) and ledger.executed is not None:
-            self.worker.execute(ledger.executed, event.result.sampled)
+            self.worker.execute(ledger.executed, event.result)
             self.memory.execute(ledger.executed)
             ledger.worker_problems = tuple(self.worker.problems)
+            ledger.take_samples(self.worker.sampled)
             ledger.memory_problems = tuple(self.memory.problems)
             return
         ledger.worker_problems = ledger.memory_problems = ()
+        ledger.sampled = {}
         if ended is not None:
             self.memory.end_load(ended.load, ended.bad_block)
             ledger.memory_problems = tuple(self.memory.problems)

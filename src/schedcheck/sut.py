@@ -58,9 +58,10 @@ class SystemUnderTest(Protocol):
         ...
 
     def control(self, action: Action) -> Accepted | Rejected:
-        """Carry out an Abort, a Preempt or a ResetPrefixCache.
+        """Carry out whatever is neither a request nor a step: an Abort, a Pause, a GrammarReady.
 
-        An abort of a request that the engine no longer knows is accepted and does nothing.
+        An abort of a request that the engine no longer knows is accepted and does nothing. The
+        tokens of an AddChunk are ``model.tokens.chunk_tokens``, chunks counted from 0.
         """
         ...
 

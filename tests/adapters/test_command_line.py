@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,3 +186,30 @@ def test_a_trace_does_not_choose_what_code_runs(schedcheck, tmp_path):
         assert "say --on surprise:adapter" in ran.stderr
     schedcheck("show", path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_entry_of_the_catalogue_is_found_and_written(schedcheck, tmp_path):
+    """In a checkout of its own, from which the entry has been taken away."""
+    source = Path(__file__).parents[2]
+    checkout = tmp_path / "checkout"
+    for folder in ("src", "invariants"):
+        shutil.copytree(source / folder, checkout / folder)
+    (old,) = (checkout / "invariants").glob("REQ-005-*")
+    shutil.rmtree(old)
+
+    wrote = schedcheck("catalogue", "--new", "REQ-005", PYTHONPATH=str(checkout / "src"))
+    assert 0 == wrote.returncode, wrote.stderr
+    assert "" == wrote.stderr
+    (new,) = (checkout / "invariants").glob("REQ-005-*")
+    minimal, control = new / "minimal.trace.jsonl", new / "control.trace.jsonl"
+    assert "minimal  REQ-005/" in wrote.stdout
+    assert f"invariants/{new.name}/minimal.trace.jsonl" in wrote.stdout
+    assert 4 == wrote.stdout.count("is unfinished.  fix: write it")
+    replayed = schedcheck("replay", minimal, control)
+    assert 1 == replayed.returncode
+    assert replayed.stdout.startswith("FAILED ")
+    assert "\nHOLDS " in replayed.stdout
+
+    refused = schedcheck("catalogue", "--new", "ENG-002")
+    assert (2, "") == (refused.returncode, refused.stdout)
+    assert refused.stderr.startswith("schedcheck: no mutant names ENG-002 in must_kill")

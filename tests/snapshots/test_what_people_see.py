@@ -5,10 +5,13 @@ Everything is made by hand, so that a change here is a change of the report and 
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from attrs import evolve
 
-from schedcheck.engine.events import Outcome, Seen
+from schedcheck.engine.events import Outcome, Seen, Stall, StalledRequest
 from schedcheck.model.verdict import Severity, Verdict
+from schedcheck.report.stall import stall_sentence, stall_state, stall_table
 from schedcheck.report.text import (
     failure_lines,
     moment_lines,
@@ -21,6 +24,7 @@ from telling import (
     FAILURE,
     HOSTILE,
     SEEN,
+    STALL,
     STORY,
     UNSHRUNK,
     ended,
@@ -65,9 +69,71 @@ def test_a_failure_of_progress_shows_who_holds_what(same_as):
             "r0  WAITING  holds 4 block(s) (1 2 3 4), 4 of 5 tokens computed",
             "r1  WAITING  holds 3 block(s) (5 6 7), 3 of 4 tokens computed",
         ),
+        stall=STALL,
         actions=3,
     )
     same_as("failure-of-progress.txt", failure_lines(stalled, path=PATH))
+
+
+def test_stalls_of_every_kind(same_as):
+    """A table too wide for its last column, requests that are lost, and what is not shown."""
+    told = Stall(
+        requests=(
+            StalledRequest(
+                name="r0",
+                status="WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",
+                queue="a_queue_with_a_long_name",
+                place=10,
+                queue_length=12,
+                tokens_computed=0,
+                tokens_known=1000,
+                blocks_held=0,
+                blocks_to_go_on=12,
+                blocks_to_finish=63,
+                is_at_most=True,
+                awaits=("its grammar",),
+            ),
+            StalledRequest(name="r1", status="WAITING", is_in_no_queue=True),
+            StalledRequest(name="r2", is_tracked=False, is_in_no_queue=True),
+            StalledRequest(
+                name="r3",
+                status="WAITING_FOR_REMOTE_KVS",
+                queue="waiting",
+                place=1,
+                queue_length=1,
+                overdue="its load",
+            ),
+            StalledRequest(
+                name="r4",
+                status="FINISHED_ABORTED",
+                has_ended=True,
+                blocks_held=3,
+                awaits=("the end of its load",),
+            ),
+            StalledRequest(name="r5", status="RUNNING", is_moving=True),
+            StalledRequest(name="r6", blocks_to_go_on=9, never_fits=True),
+            StalledRequest(name=HOSTILE, status=HOSTILE, queue=HOSTILE, place=1, behind=HOSTILE),
+        ),
+        more=3,
+        blocks_free=1,
+        blocks_total=8,
+        blocks_unaccounted=4,
+        running=("r5",),
+        has_work=False,
+    )
+    roots = [evolve(told, root=request.name) for request in told.requests]
+    same_as(
+        "stalls.txt",
+        [
+            *stall_table(told, width=98),
+            "",
+            *wrap(stall_state(told), 98),
+            "",
+            *(line for one in roots for line in wrap(stall_sentence(one), 98)),
+            "",
+            *stall_table(evolve(told, requests=told.requests[1:3], more=0), width=98),
+        ],
+    )
 
 
 def test_a_failure_that_is_not_minimal_found_with_others_and_replayed_elsewhere(same_as):

@@ -76,7 +76,9 @@ class Bench:
         self.snapshot = Snapshot(requests=views, queues={"waiting": waiting, "running": running})
 
     def add(self, name: str, *, prompt: int = 2, **spec: object) -> list[str]:
-        made = RequestSpec(prompt=(("own", prompt),), **spec)
+        made = RequestSpec(
+            prompt=(("own", prompt),), **{"remote_tokens": prompt, "send_kv": True, **spec}
+        )
         views = dict(self.snapshot.requests) | {name: RequestView(status=Status.WAITING)}
         self.look(**views)
         tokens = prompt_tokens(name, self.ledger.specs() | {name: made})

@@ -36,7 +36,7 @@ def package(tmp_path, monkeypatch):
     """A package installed somewhere else: ``site-packages/schedcheck``."""
     folder = tmp_path / "lib" / "site-packages" / "schedcheck"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(catalogue, "__file__", str(folder / "catalogue.py"))
+    monkeypatch.setattr(catalogue, "__file__", str(folder / "catalogue" / "__init__.py"))
     return folder
 
 

@@ -16,13 +16,18 @@ import click
 import pytest
 from attrs import evolve
 
-from schedcheck import cli
-from schedcheck.cli import console, know, search, traces
+from schedcheck import catalogue, cli
+from schedcheck.catalogue.check import Checked, Problem
+from schedcheck.catalogue.new import CannotAdd, NothingKilled, Written
+from schedcheck.cli import console, curate, know, search, traces
 from schedcheck.engine.events import Fault, Found, Outcome, Progress, Shrunk, Smaller
+from schedcheck.engine.hunt import Kills
 from schedcheck.engine.jobs import ReplayJob, RunJob, ShrinkJob
 from schedcheck.host.supervisor import InProcess
 from schedcheck.model.verdict import Verdict
+from schedcheck.reference.mutants.registry import find
 from schedcheck.sut import TargetError
+from schedcheck.tracefile import TraceUnwritable, read
 from telling import COMPLAINT, ENDED, FAILURE, STORY, TRACE, UNSHRUNK, ended, replayed, result
 
 SMALLER = Smaller(signature=COMPLAINT.signature, trace=TRACE * 2, actions=3)
@@ -497,3 +502,92 @@ def test_an_ended_run_says_its_time_on_standard_error_alone(type_in, engine):
     second = type_in("run")
     assert first.out == second.out
     assert first.err != second.err
+
+
+# The catalogue.
+
+MUTANT = find("lost-from-queues")
+KILLED = Kills(mutant=MUTANT, found=frozenset({"REQ-005"}), traces=3)
+PROBLEM = Problem(where="REQ-005 minimal", what="action 1 (step) can be removed", fix="mend it")
+
+
+@pytest.fixture
+def checked(monkeypatch) -> Callable[..., None]:
+    """Return what puts a result in the place of checking the catalogue."""
+
+    def stand_in(*problems: Problem, kills: tuple[Kills, ...] = (KILLED,)) -> None:
+        whole = Checked(kills=kills, problems=problems, minimal=25, controls=25, lawful=0)
+        monkeypatch.setattr(curate, "check_everything", lambda _tell: whole)
+
+    return stand_in
+
+
+def test_a_catalogue_in_order_is_exit_code_0(type_in, checked):
+    checked()
+    told = type_in("catalogue", "--check")
+    assert (0, "") == (told.code, told.err)
+    assert "lost-from-queues       3  x REQ-005" in told.out.splitlines()
+    assert told.out.splitlines()[-1].startswith("0 problems · 1 of 1 mutants killed")
+    assert [] == [line for line in told.out.splitlines() if len(line) > 100]
+
+
+def test_a_problem_is_a_line_with_its_fix_and_exit_code_1(type_in, checked):
+    checked(PROBLEM)
+    told = type_in("catalogue", "--check")
+    assert 1 == told.code
+    assert "!  REQ-005 minimal: action 1 (step) can be removed.  fix: mend it" in told.out
+    assert told.out.splitlines()[-1].startswith("1 problem · ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check", "--new", "REQ-001")])
+def test_the_catalogue_is_asked_one_thing(type_in, arguments):
+    told = type_in("catalogue", *arguments)
+    assert (2, "", "say either --check or --new ID") == (
+        told.code,
+        told.out,
+        told.err.removeprefix("schedcheck: ").partition(" (")[0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CannotAdd("no mutant names ENG-002 in must_kill"), 2),
+        (NothingKilled("ENG-002 kills none of them"), 1),
+        (TraceUnwritable("cannot write it"), 2),
+    ],
+)
+def test_an_entry_that_cannot_be_written_is_one_line(type_in, monkeypatch, error, code):
+    def fail(*_arguments):
+        raise error
+
+    monkeypatch.setattr(curate, "write_entry", fail)
+    told = type_in("catalogue", "--new", "eng-002")
+    assert (code, "", f"schedcheck: {error}\n") == (told.code, told.out, told.err)
+
+
+def test_an_entry_of_what_is_not_registered(type_in):
+    told = type_in("catalogue", "--new", "REQ-999")
+    assert (2, "", True) == (told.code, told.out, "no invariant 'REQ-999'" in told.err)
+
+
+def test_an_entry_says_what_was_written_and_what_is_left_to_do(type_in, monkeypatch):
+    entry = catalogue.entry("REQ-005")
+    minimal, control = read(entry.minimal), read(entry.control)
+    written = Written(entry=entry, minimal=minimal, control=control, has_new_page=True)
+    monkeypatch.setattr(curate, "write_entry", lambda *_arguments: written)
+    monkeypatch.setattr(curate, "of_invariant", lambda _invariant: [PROBLEM])
+    told = type_in("catalogue", "--new", "REQ-005")
+    folder = f"invariants/{entry.folder.name}"
+    assert 0 == told.code
+    assert [
+        f"minimal  {minimal.header.expect.signature} at action 3 on reference+lost-from-queues",
+        f"         {folder}/minimal.trace.jsonl",
+        "control  2 actions on reference",
+        f"         {folder}/control.trace.jsonl",
+        f"page     {folder}/invariant.md begun",
+        "",
+        "!  REQ-005 minimal: action 1 (step) can be removed.  fix: mend it",
+    ] == told.out.splitlines()
+    monkeypatch.setattr(curate, "write_entry", lambda *_arguments: evolve(written, control=None))
+    assert 1 == type_in("catalogue", "--new", "REQ-005").code

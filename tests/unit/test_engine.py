@@ -79,7 +79,7 @@ def test_the_seed_fault_shows_on_its_mutant_and_not_on_the_reference():
 def test_both_repairs_of_the_seed_fault_pass(variant):
     played = play(*SEED_FAULT, Drain(), target=f"reference+{variant}")
     assert ("", ()) == (played.drift, played.findings)
-    assert 1 == played.judge.witnessed["REQ-001"]
+    assert "REQ-001" in played.judge.witnessed
 
 
 class TestEligibility:
@@ -143,7 +143,8 @@ class TestEligibility:
     def test_exploration_is_offered_the_same_actions(self):
         judge = Judge(SchedulerConfig(), resolve("reference").capabilities, ())
         offered = every_action(judge.ledger, judge.capabilities, (spec(),), adds_max=1)
-        assert {"step", "schedule", "add", "reset_prefix_cache"} == {one.do for one in offered}
+        plain = {"step", "schedule", "add", "reset_prefix_cache", "pause"}
+        assert plain == {one.do for one in offered}
 
 
 class Fake:
@@ -218,7 +219,7 @@ class TestDrain:
         actions = [Add(f"r{n}", spec(3, max_tokens=4, remote_tokens=n % 3)) for n in range(4)]
         played = play(*actions, Step(), Drain(steps_max=200))
         assert () == played.findings
-        assert 1 == played.judge.witnessed["KV-001"]
+        assert "KV-001" in played.judge.witnessed
 
     def test_a_stall_ends_after_a_few_idle_rounds(self):
         config = SchedulerConfig(blocks_total=6, block_size=1, max_num_seqs=2)
@@ -378,7 +379,8 @@ class TestReplay:
         assert Outcome.HOLDS is self.outcome("reference", witness="REQ-001")[0]
 
     def test_error_where_the_configuration_cannot_be_had(self):
-        outcome, reason = self.outcome("reference", config=SchedulerConfig(prefix_caching=True))
+        config = SchedulerConfig(chunked_prefill=False, max_num_batched_tokens=1)
+        outcome, reason = self.outcome("reference", config=config)
         assert (outcome, "cannot be given this configuration" in reason) == (Outcome.ERROR, True)
 
 

@@ -10,20 +10,25 @@ from schedcheck.model.actions import (
     Abort,
     Action,
     Add,
+    AddChunk,
+    AnswerLookup,
     Complete,
     Drain,
     FailTransfer,
     FinishSend,
     FinishTransfer,
+    GrammarReady,
+    Pause,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Schedule,
     Step,
     requests_of,
 )
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import SchedulerConfig
-from schedcheck.model.lifecycle import LAWFUL, TRANSITIONS, name_of
+from schedcheck.model.lifecycle import LAWFUL, TRANSITIONS, is_lawful, name_of
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import Status
 from schedcheck.model.trace import Header, Trace
@@ -106,6 +111,11 @@ def test_every_action_is_a_frozen_value():
         (Abort("r0"), ("r0",)),
         (Preempt("r0"), ("r0",)),
         (ResetPrefixCache(running=True), ()),
+        (AnswerLookup("r0"), ("r0",)),
+        (GrammarReady("r0"), ("r0",)),
+        (AddChunk("r0"), ("r0",)),
+        (Pause(), ()),
+        (Resume(), ()),
         (Drain(), ()),
     ],
     ids=repr,
@@ -177,7 +187,22 @@ def test_loading_needs_a_target_that_loads():
 
 def test_a_preempted_request_never_becomes_a_waiting_one():
     # Otherwise it would come back as new: the fault that REQ-001 is about.
-    assert (Status.PREEMPTED, Status.WAITING) not in LAWFUL
+    assert not is_lawful(Status.PREEMPTED, Status.WAITING, RequestSpec(prompt=(("own", 2),)))
+
+
+def test_only_a_session_goes_from_one_turn_to_the_next():
+    # Otherwise every request might become a waiting one by itself, and come back as new.
+    plain = RequestSpec(prompt=(("own", 2),))
+    session = RequestSpec(prompt=(("own", 2),), chunks=(1,))
+    for before in (Status.RUNNING, Status.PREEMPTED):
+        assert not is_lawful(before, Status.WAITING, plain)
+        assert is_lawful(before, Status.WAITING, session)
+
+
+def test_only_a_request_with_a_grammar_waits_for_one():
+    waits = Status.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    assert not is_lawful(None, waits, RequestSpec(prompt=(("own", 2),)))
+    assert is_lawful(None, waits, RequestSpec(prompt=(("own", 2),), grammar=True))
 
 
 def test_is_finished_agrees_with_the_name():

@@ -778,16 +778,16 @@ def test_the_id_of_a_request_that_was_refused_is_refused_too() -> None:
 def test_the_target_keeps_the_protocol() -> None:
     target = reference_target()
     assert isinstance(target, Target)
-    assert frozenset(Capability) - {Capability.PREFIX_CACHING} == CAPABILITIES
+    assert frozenset(Capability) == CAPABILITIES
     assert target.dialects == (Dialect.V1, Dialect.V2)
 
 
 def test_what_it_honours_it_honours_unchanged() -> None:
     # Replay asks for exactly the configuration that a trace was made with.
-    wish = SchedulerConfig(prefix_caching=True, chunked_prefill=False, max_num_batched_tokens=1)
+    wish = SchedulerConfig(chunked_prefill=False, max_num_batched_tokens=1)
     honoured = ReferenceTarget().honours(wish)
     assert honoured == ReferenceTarget().honours(honoured)
-    assert not honoured.prefix_caching
+    assert honoured.max_num_batched_tokens == honoured.max_model_len
 
 
 # Any order of events.
@@ -907,7 +907,7 @@ def test_every_mutant_says_what_it_is(mutant) -> None:
 def test_names_of_mutants_are_unique() -> None:
     names = [one.name for one in MUTANTS]
     assert sorted(set(names)) == sorted(names)
-    assert RIGHT == ["repair-by-status", "repair-by-set"]
+    assert RIGHT == ["repair-by-status", "drafts-by-number", "repair-by-set"]
 
 
 def test_an_unknown_mutant_is_named_with_the_nearest() -> None:

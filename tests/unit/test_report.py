@@ -13,7 +13,7 @@ from schedcheck.model.verdict import Verdict
 from schedcheck.report.summary import summary_lines
 from schedcheck.report.text import command, failure_lines, replay_lines, story_lines
 from schedcheck.report.words import clean, fact_lines, filled, shortened
-from telling import FAILURE, HOSTILE, STORY, UNSHRUNK, ended, line, replayed, result
+from telling import FAILURE, HOSTILE, STALL, STORY, UNSHRUNK, ended, line, replayed, result
 
 
 def test_clean_text_has_nothing_that_moves_a_cursor_and_keeps_its_length():
@@ -135,6 +135,9 @@ def test_holdings_belong_to_faults_of_progress():
     stalled = evolve(held, complaint=evolve(held.complaint, invariant="PRG-001"))
     assert "held blocks" not in labels(failure_lines(held))
     assert "held blocks" in labels(failure_lines(stalled))
+    told = labels(failure_lines(evolve(stalled, stall=STALL)))
+    assert "waits for" in told
+    assert "held blocks" not in told, "the table of the stall says it"
 
 
 EVERY_WARNING = ended(

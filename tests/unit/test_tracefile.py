@@ -16,13 +16,18 @@ from schedcheck.model.actions import (
     ACTIONS,
     Abort,
     Add,
+    AddChunk,
+    AnswerLookup,
     Complete,
     Drain,
     FailTransfer,
     FinishSend,
     FinishTransfer,
+    GrammarReady,
+    Pause,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Schedule,
     Step,
 )
@@ -31,7 +36,16 @@ from schedcheck.model.config import Dialect, LoadFailurePolicy, Policy, Schedule
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.trace import Expectation, Header, Trace
 from schedcheck.model.verdict import Signature
-from schedcheck.tracefile import TraceError, TraceUnwritable, decode, encode, read, write
+from schedcheck.tracefile import (
+    TraceError,
+    TraceUnwritable,
+    decode,
+    encode,
+    form,
+    read,
+    reading,
+    write,
+)
 
 # --- What is written, byte by byte. If this fails, old traces may not be read as they were. ---
 
@@ -132,6 +146,12 @@ EVERY_ACTION = (
     Preempt("r0"),
     ResetPrefixCache(),
     ResetPrefixCache(running=True),
+    AnswerLookup("r0"),
+    GrammarReady("r0"),
+    AddChunk("r0"),
+    Pause(),
+    Pause(admission_only=True),
+    Resume(),
     Drain(),
     Drain(steps_max=7),
 )
@@ -146,6 +166,11 @@ OTHER_CONFIG = {
     "chunked_prefill": False,
     "prefix_caching": True,
     "load_failure_policy": LoadFailurePolicy.FAIL,
+    "num_speculative_tokens": 3,
+    "max_loras": 2,
+    "encoder_cache_size": 9,
+    "max_num_encoder_input_tokens": 8,
+    "sliding_window": 5,
     "dialect": Dialect.V2,
 }
 OTHER_SPEC = {
@@ -157,6 +182,12 @@ OTHER_SPEC = {
     "load_async": False,
     "send_kv": True,
     "engine_id_of": "r7",
+    "lookup_undecided": True,
+    "grammar": True,
+    "adapter": "a",
+    "salt": "x",
+    "drafts": ((3, 1), (1, 0)),
+    "chunks": (2, 1),
 }
 OTHER_HEADER = {
     "target": "./adapter.py --with 'ü'",
@@ -217,10 +248,10 @@ def test_every_number_that_a_trace_holds_has_a_range():
     numbers = {
         key
         for kind in (*ACTIONS, RequestSpec, SchedulerConfig)
-        for key, type_ in tracefile._TYPES[kind].items()
+        for key, type_ in form.TYPES[kind].items()
         if type_ in (int, int | None)
     }
-    assert numbers | {"step"} == set(tracefile._RANGES)
+    assert numbers | {"step"} == set(form.RANGES)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -302,10 +333,11 @@ RECORDED = (
 )
 ACTIONS_KNOWN = (
     "add, schedule, complete, step, finish_transfer, fail_transfer, finish_send, abort, preempt, "
-    "reset_prefix_cache, drain"
+    "reset_prefix_cache, answer_lookup, grammar_ready, add_chunk, pause, resume, drain"
 )
 SPEC_KEYS = (
-    "engine_id_of, load_async, max_tokens, priority, prompt, remote_tokens, send_kv, stop_at"
+    "adapter, chunks, drafts, engine_id_of, grammar, load_async, lookup_undecided, max_tokens, "
+    "priority, prompt, remote_tokens, salt, send_kv, stop_at"
 )
 
 
@@ -669,17 +701,17 @@ def test_random_bytes_give_one_printable_line():
 
 
 def test_a_file_has_bounds(monkeypatch):
-    monkeypatch.setattr(tracefile, "BYTES_MAX", len(PINNED))
-    monkeypatch.setattr(tracefile, "LINES_MAX", 12)
+    monkeypatch.setattr(reading, "BYTES_MAX", len(PINNED))
+    monkeypatch.setattr(reading, "LINES_MAX", 12)
     assert decode(PINNED, name="x") == PINNED_TRACE
     assert "it is larger than" in refusal(PINNED + b"\n")
-    monkeypatch.setattr(tracefile, "LINES_MAX", 11)
+    monkeypatch.setattr(reading, "LINES_MAX", 11)
     assert refusal(PINNED) == "x: it has more than 11 lines, the most that a trace may have"
 
 
 def test_the_parts_of_a_trace_have_a_bound(monkeypatch):
     # Short names in long lists take many times their size once they are read.
-    monkeypatch.setattr(tracefile, "PARTS_MAX", 8)
+    monkeypatch.setattr(reading, "PARTS_MAX", 8)
     trace = Trace(header=HEADER, actions=(Add("r0", SPEC), Step(("r0",) * 4)))
     assert back(trace) == trace
     more = attrs.evolve(trace, actions=(*trace.actions, Step()))
@@ -687,7 +719,7 @@ def test_the_parts_of_a_trace_have_a_bound(monkeypatch):
 
 
 def test_all_prompts_together_have_a_bound():
-    big = RequestSpec(prompt=(("own", tracefile.TOKENS_MAX),))
+    big = RequestSpec(prompt=(("own", form.TOKENS_MAX),))
     adds = tuple(Add(f"r{number}", big) for number in range(11))
     assert len(back(Trace(header=HEADER, actions=adds[:10])).actions) == 10
     assert refusal(encode(Trace(header=HEADER, actions=adds))) == (
@@ -779,7 +811,7 @@ def test_an_unreadable_file_is_named_with_the_reason(tmp_path, monkeypatch):
 
 
 def test_no_more_is_read_than_a_trace_may_have(monkeypatch):
-    monkeypatch.setattr(tracefile, "BYTES_MAX", 100)
+    monkeypatch.setattr(reading, "BYTES_MAX", 100)
     with pytest.raises(TraceError, match="larger than"):
         read(Path("/dev/zero"))
 

@@ -28,6 +28,7 @@ from schedcheck.host.process import Lines
 from schedcheck.host.wire import BEGINNING, WireError, decode_event, decode_job, encode
 from schedcheck.model.verdict import Severity, Verdict
 from schedcheck.sut import TargetError
+from telling import STALL
 
 COMPLAINT = Complaint(
     invariant="KV-001", kind="a-kind", subject="r0", expected="1 · one", found="\u2028\n", step=1
@@ -43,6 +44,7 @@ FAILURE = Failure(
     trace='{"format":"1.0"}\n{"do":"step"}\n',
     story=(StoryLine(number=1, action="step", waiting=("r0",), blocks_free=0, is_violation=True),),
     config="",
+    stall=STALL,
     traceback='File "x"\n',
     actions_found=9,
     actions=1,

@@ -17,6 +17,7 @@ from schedcheck.cli.console import (
     complain_of_ourselves,
     say,
 )
+from schedcheck.cli.curate import catalogue
 from schedcheck.cli.know import env, explain, list_
 from schedcheck.cli.search import run
 from schedcheck.cli.traces import replay, show, shrink
@@ -42,7 +43,7 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for command in (run, replay, shrink, show, list_, explain, env):
+for command in (run, replay, shrink, show, list_, explain, env, catalogue):
     cli.add_command(command)
 
 

@@ -36,15 +36,16 @@ from schedcheck.engine.executor import BlackBox, Executor
 from schedcheck.engine.failures import failure_of
 from schedcheck.engine.jobs import Emit
 from schedcheck.engine.moves import INTEGER_BITS, decode, drain_for
-from schedcheck.engine.play import Playback, play_actions, spelled_out
+from schedcheck.engine.play import Playback, judged_again, play_actions, spelled_out
 from schedcheck.engine.profiles import Load, Profile, draw_load
+from schedcheck.engine.repeat import FAMILY
 from schedcheck.engine.shrink import Budget, reduce
 from schedcheck.invariants.registry import Invariant
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect
-from schedcheck.model.trace import AnyEvent, Crashed, Header, Trace
+from schedcheck.model.trace import AnyEvent, Crashed, Header, StepRecord, Trace
 from schedcheck.model.verdict import Finding, Signature, Verdict
 from schedcheck.sut import Refused, Target
 from schedcheck.tracefile import encode
@@ -53,6 +54,8 @@ SIGNATURES_MAX: Final = 12
 """How many different signatures one run shrinks; the others are counted."""
 EXECUTIONS_MAX: Final = 2_500
 """Candidate traces that shrinking one failure may try."""
+REPEAT_EVERY: Final = 10
+"""One trace of so many is played twice, if an invariant asks for it."""
 _PROGRESS_EVERY_SECONDS: Final = 0.25
 
 
@@ -99,16 +102,23 @@ class Campaign:
                 if self._time_is_up():
                     stopped = f"--max-time {self.seconds_max:g}s"
                     break
-                self._run_trace(number)
+                trace, findings = self.play_one(number)
+                if findings:
+                    self._take(trace, findings, f"trace {number}")
         except KeyboardInterrupt:
             self._end("interrupted")
             raise
         self._end(stopped)
 
+    @property
+    def _asks_for_repetition(self) -> bool:
+        return any(one.family == FAMILY for one in self.invariants)
+
     def _time_is_up(self) -> bool:
         return self.seconds_max is not None and time.monotonic() - self._began > self.seconds_max
 
-    def _run_trace(self, number: int) -> None:
+    def play_one(self, number: int) -> tuple[Trace, tuple[Finding, ...]]:
+        """Play one trace of the run, by its number; return it with what ended it, if anything."""
         rng = Random(f"{self.seed}/{number}")
         load = draw_load(self.target, self.profile, rng, dialect=self.dialect)
         header = Header(
@@ -119,21 +129,21 @@ class Campaign:
             seed=f"{self.seed}/{number}",
             schedcheck=__version__,
         )
-        actions, findings, judge = self._search(header, load, rng)
+        repeats = number % REPEAT_EVERY == 1 and self._asks_for_repetition
+        actions, findings, judge = self._search(header, load, rng, repeats=repeats)
         self.coverage.traces += 1
         self._witnessed.update(judge.witnessed)
         self._unknown |= judge.unknown
         self._tell_progress("searching")
-        if findings:
-            trace = Trace(header=header, actions=tuple(actions))
-            self._take(trace, findings, f"trace {number}")
+        return Trace(header=header, actions=tuple(actions)), findings
 
     def _search(
-        self, header: Header, load: Load, rng: Random
+        self, header: Header, load: Load, rng: Random, *, repeats: bool
     ) -> tuple[list[Action], tuple[Finding, ...], Judge]:
         """Play one random trace up to its first finding or through its quiet tail."""
         judge = Judge(load.config, self.target.capabilities, self.invariants)
         actions: list[Action] = []
+        records: list[StepRecord] = []
         crashed = False
 
         def watch(event: AnyEvent) -> None:
@@ -153,6 +163,8 @@ class Campaign:
                 if self.blackbox is not None:
                     self.blackbox.note(action)
                 record = executor.apply(action)
+                if repeats:
+                    records.append(record)
                 self.coverage.see_step(record)
                 if record.findings or crashed:
                     self._crashes_ignored += crashed and not record.findings
@@ -161,6 +173,8 @@ class Campaign:
             executor.close()
             if self.blackbox is not None:
                 self.blackbox.end()
+        if repeats:
+            return actions, judged_again(self.target, header, records, judge).findings, judge
         return actions, (), judge
 
     def _take(self, trace: Trace, findings: Sequence[Finding], origin: str) -> None:
@@ -269,6 +283,7 @@ class _Reproduction:
             self.invariants,
             lenient=True,
             blackbox=self.blackbox,
+            repeat=self.signature.invariant.startswith(FAMILY),
         )
         shown = [finding for finding in playback.findings if finding.signature == self.signature]
         if not shown:

@@ -90,6 +90,17 @@ def _scheduled(output: object, ledger: Ledger) -> str | None:
             return f"the load of {_shown(load.name)} has {shown}"
         if not _is_a(load.is_async, bool) or not _are_blocks(load.block_ids):
             return f"is_async or block_ids of the load of {_shown(load.name)} have a wrong type"
+    for field, mapping in (
+        ("scheduled_spec_decode_tokens", output.scheduled_spec_decode_tokens),
+        ("scheduled_encoder_inputs", output.scheduled_encoder_inputs),
+    ):
+        if problem := _unknown(field, mapping, ledger):
+            return problem
+        if not isinstance(mapping, Mapping) or not all(map(_are_integers, mapping.values())):
+            return f"{field} does not map names to tuples of integers"
+    keys = output.freed_encoder_keys
+    if not _is_a(keys, tuple) or not all(_is_a(key, str) for key in keys):
+        return "freed_encoder_keys is not a tuple of texts"
     return (
         _unknown("preempted", output.preempted or (), ledger)
         or _unknown("finished", output.finished, ledger)
@@ -133,8 +144,12 @@ def _completed(output: object, ledger: Ledger) -> str | None:
     for name, reason in output.finished.items():
         if not _is_a(reason, FinishReason):
             return f"{_shown(name)} finished for {_shown(reason)}, not a FinishReason"
+    for name, counts in output.cached_tokens.items():
+        if not _are_integers(counts) or len(counts) != 2:
+            return f"the cached tokens of {_shown(name)} are not two integers"
     return (
         _unknown("delivered", output.delivered, ledger)
+        or _unknown("cached_tokens", output.cached_tokens, ledger)
         or _unknown("finished", output.finished, ledger)
         or _unknown("sends", output.sends, ledger)
     )
@@ -161,5 +176,8 @@ def _snapshot(snapshot: object, ledger: Ledger) -> str | None:
             return f"a count of blocks is {_shown(count)}, not an integer"
     if snapshot.free_block_ids is not None and not _are_integers(snapshot.free_block_ids):
         return "free_block_ids are not a tuple of integers"
+    refs = snapshot.block_refs
+    if refs is not None and not all(type(n) is int for pair in refs.items() for n in pair):
+        return "block_refs does not map integers to integers"
     del ledger  # a snapshot may name a request whose Added event is not folded yet
     return None

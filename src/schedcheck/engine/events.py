@@ -67,6 +67,103 @@ class Complaint:
         return f"{self.invariant}/{self.kind}"
 
 
+class Lack(StrEnum):
+    """What one request lacks as long as another one has it."""
+
+    BLOCKS = "BLOCKS"
+    """Free blocks."""
+    SEAT = "SEAT"
+    """One of the ``max_num_seqs`` places among the running requests."""
+    TURN = "TURN"
+    """The head of its queue: nobody ahead of it may be overtaken."""
+
+
+@frozen(kw_only=True)
+class StalledRequest:
+    """One request in a stall: where it is, what it holds and what it needs.
+
+    A count that the scheduler does not show, or that follows from such a one, is None.
+    """
+
+    name: str
+    status: str = ""
+    """Empty: not shown."""
+    has_ended: bool = False
+    """It has finished and still holds blocks."""
+    is_tracked: bool = True
+    """False: the scheduler shows its requests, and this one is not among them."""
+    queue: str = ""
+    """The engine's name of the queue it stands in; empty: in none, or queues are not shown."""
+    place: int = 0
+    """Its place in that queue, from 1."""
+    queue_length: int = 0
+    is_in_no_queue: bool = False
+    """Queues are shown, and it stands in none of them."""
+    tokens_computed: int | None = None
+    tokens_known: int | None = None
+    blocks_held: int | None = None
+    """Distinct ones."""
+    blocks_to_go_on: int | None = None
+    """Further blocks for what its next step may compute or load."""
+    purpose: str = ""
+    """What it needs these for, unless a single token needs as many: ``to load 4 tokens``."""
+    blocks_to_finish: int | None = None
+    """Further blocks it needs until its end."""
+    is_at_most: bool = False
+    """It may need fewer: part of its prompt may be in the prefix cache."""
+    never_fits: bool = False
+    """The pool has fewer blocks than it needs to go on."""
+    lacks: tuple[Lack, ...] = ()
+    behind: str = ""
+    """Who stands ahead of it in its queue and may not be overtaken."""
+    awaits: tuple[str, ...] = ()
+    """What is still open for it, in words: ``the end of its load``."""
+    overdue: str = ""
+    """What its status says it waits for although that is over: ``its load``."""
+    unseen: tuple[str, ...] = ()
+    """What it also needs and is not shown, in words: ``the encoder cache``."""
+    is_moving: bool = False
+    """The step planned last computes something for it."""
+
+
+@frozen(kw_only=True)
+class Link:
+    """One step of a chain of waiting: ``waiter`` lacks what ``on`` has."""
+
+    waiter: str
+    lacks: Lack
+    on: str
+    others: int = 0
+    """How many further requests have it as well."""
+
+
+@frozen(kw_only=True)
+class Stall:
+    """Who waits, holds and needs what, and who waits for whom."""
+
+    requests: tuple[StalledRequest, ...]
+    """Unfinished ones, and ended ones that hold blocks; those of the chain are always here."""
+    more: int = 0
+    """How many further ones are not told about."""
+    blocks_free: int | None = None
+    blocks_total: int | None = None
+    blocks_unaccounted: int | None = None
+    """Blocks that are neither free nor held by a request that is shown; None: cannot be said."""
+    running: tuple[str, ...] | None = None
+    """The running requests, the first few; None: not shown."""
+    is_quiet: bool = False
+    """No step is in flight and nothing is awaited from outside."""
+    has_work: bool = True
+    """What the engine says about itself."""
+    is_paused: bool = False
+    chain: tuple[Link, ...] = ()
+    """Who waits for whom, each on the next one's waiter."""
+    is_cycle: bool = False
+    """Whether the chain ends where it begins, and nobody outside of it can help."""
+    root: str = ""
+    """The request that the chain leads to, or the only one worth a word; empty for a cycle."""
+
+
 @frozen(kw_only=True)
 class Failure:
     """A violation with everything needed to tell, replay and save it."""
@@ -89,6 +186,8 @@ class Failure:
     """The configuration's fields that differ from the defaults, in words."""
     holdings: tuple[str, ...] = ()
     """One for each live request: ``r0  RUNNING  holds 2 blocks (1 2), 5 of 9 tokens computed``."""
+    stall: Stall | None = None
+    """Who waits for whom, if progress is what was violated."""
     evidence: tuple[str, ...] = ()
     """Upstream issues about faults of this kind."""
     traceback: str = ""
@@ -164,7 +263,7 @@ class InvariantResult:
     id: str
     verdict: Verdict
     witnessed: int
-    """How often it was really put to the test."""
+    """In how many traces it was really put to the test."""
     reason: str = ""
     """For NOT_APPLICABLE the missing capabilities, for VACUOUS the witness that never fired,
     for UNKNOWN the failure of the checker."""

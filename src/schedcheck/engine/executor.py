@@ -25,13 +25,18 @@ from schedcheck.model.actions import (
     Abort,
     Action,
     Add,
+    AddChunk,
+    AnswerLookup,
     Complete,
     Drain,
     FailTransfer,
     FinishSend,
     FinishTransfer,
+    GrammarReady,
+    Pause,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Schedule,
     Step,
 )
@@ -148,12 +153,24 @@ class Executor:
                 yield self._end_load(name, bad_block)
             case FinishSend(request=name):
                 yield self._end(name, Transfer.SEND, None)
-            case Abort() | Preempt() | ResetPrefixCache():
-                answer = self._call("control", lambda: self.sut.control(action))
-                snapshot, has_work = self._look()
-                yield Controlled(action=action, answer=answer, snapshot=snapshot, has_work=has_work)
             case Drain():
                 yield from self._drain(action)
+            case (
+                Abort()
+                | Preempt()
+                | ResetPrefixCache()
+                | AnswerLookup()
+                | GrammarReady()
+                | AddChunk()
+                | Pause()
+                | Resume()
+            ):
+                yield self._control(action)
+
+    def _control(self, action: Action) -> Controlled:
+        answer = self._call("control", lambda: self.sut.control(action))
+        snapshot, has_work = self._look()
+        return Controlled(action=action, answer=answer, snapshot=snapshot, has_work=has_work)
 
     def _add(self, action: Add) -> Added:
         specs = {**self.judge.ledger.specs(), action.request: action.spec}
@@ -208,6 +225,8 @@ class Executor:
                 yield self._end_load(life.name, None)
             for life in ledger.open_sends():
                 yield self._end(life.name, Transfer.SEND, None)
+            for awaited in self._awaited():
+                yield self._control(awaited)
             scheduled = self._schedule()
             yield scheduled
             yield self._complete()
@@ -220,6 +239,19 @@ class Executor:
             snapshot=ledger.snapshot,
             has_work=ledger.has_work,
         )
+
+    def _awaited(self) -> Iterator[Action]:
+        """Yield what the outside has to say before anything can go on."""
+        ledger = self.judge.ledger
+        if ledger.paused is not None:
+            yield Resume()
+        for life in ledger.live():
+            if life.awaits_lookup:
+                yield AnswerLookup(life.name)
+            if life.awaits_grammar:
+                yield GrammarReady(life.name)
+            if life.awaits_chunk:
+                yield AddChunk(life.name)
 
     def _is_over(self) -> bool:
         """Whether nothing is left that a further round could change."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from schedcheck.engine.events import Complaint, Failure
+from schedcheck.engine.events import Complaint, Failure, Stall
 from schedcheck.engine.play import Playback
+from schedcheck.engine.stall import stall_of
 from schedcheck.engine.story import holdings, tell, words_for_config
 from schedcheck.invariants.registry import get
 from schedcheck.model.trace import Crashed, Trace
@@ -21,6 +22,14 @@ def complaint_of(finding: Finding) -> Complaint:
         found=finding.mismatch.found,
         step=finding.step,
     )
+
+
+def _stall(playback: Playback) -> Stall | None:
+    """Return who waits for whom, if progress is among what is violated."""
+    if not any(finding.invariant.startswith("PRG-") for finding in playback.findings):
+        return None
+    judge, events = playback.judge, playback.records[-1].events
+    return stall_of(judge.ledger, capabilities=judge.capabilities, events=events)
 
 
 def failure_of(
@@ -49,6 +58,7 @@ def failure_of(
         story=tell(playback.records),
         config=words_for_config(trace.header.config),
         holdings=holdings(playback.judge.ledger),
+        stall=_stall(playback),
         evidence=invariant.evidence,
         traceback=crash.traceback if crash else "",
         actions_found=actions_found,

@@ -10,26 +10,32 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from schedcheck.engine.profiles import Load
+from schedcheck.engine.profiles import Feature, Load
 from schedcheck.model.actions import (
     Abort,
     Action,
     Add,
+    AddChunk,
+    AnswerLookup,
     Complete,
     Drain,
     FailTransfer,
     FinishSend,
     FinishTransfer,
+    GrammarReady,
+    Pause,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Schedule,
     Step,
 )
 from schedcheck.model.capability import Capability
+from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.output import Load as KVLoad
-from schedcheck.model.request import OWN, RequestSpec
+from schedcheck.model.request import MEDIA, OWN, RequestSpec
 from schedcheck.model.snapshot import Status
 from schedcheck.model.tokens import UnknownStream, prompt_tokens
 from schedcheck.oracles.ledger import Ledger
@@ -74,8 +80,30 @@ def why_not(action: Action, ledger: Ledger, capabilities: frozenset[Capability])
             return None if known else f"{name} does not run"
         case ResetPrefixCache(running=running):
             return _why_no_reset(ledger, capabilities, running=running)
+        case AnswerLookup(request=name):
+            known = name in ledger.lives and ledger.lives[name].is_live
+            awaits = known and ledger.lives[name].awaits_lookup
+            return None if awaits else f"no answer about {name} is awaited"
+        case GrammarReady(request=name):
+            known = name in ledger.lives and ledger.lives[name].is_live
+            awaits = known and ledger.lives[name].awaits_grammar
+            return None if awaits else f"no grammar of {name} is being compiled"
+        case AddChunk(request=name):
+            return _why_no_chunk(name, ledger)
+        case Pause():
+            return "scheduling is paused" if ledger.paused else None
+        case Resume():
+            return None if ledger.paused else "scheduling is not paused"
         case Drain():
             return None
+
+
+def _why_no_chunk(name: str, ledger: Ledger) -> str | None:
+    life = ledger.lives.get(name)
+    if life is None or not life.is_live:
+        return f"{name} is not an unfinished request"
+    left = len(life.spec.chunks) - life.chunks_given
+    return None if left > 0 else f"no chunk of {name} is left"
 
 
 def _first(names: Sequence[str], why: Callable[[str], str | None]) -> str | None:
@@ -90,8 +118,13 @@ def _why_no_add(action: Add, ledger: Ledger) -> str | None:
         return f"{action.request} reuses the engine id of {former}, which never had one"
     if former is not None and _id_in_use(former, ledger):
         return f"the engine id of {former} is still in use"
-    if not ledger.config.fits(action.spec.total_tokens_max):
-        return f"{action.request} grows to {action.spec.total_tokens_max} tokens, which never fit"
+    known = {one.key: one.tokens for life in ledger.lives.values() for one in life.spec.media}
+    for item in action.spec.media:
+        if known.setdefault(item.key, item.tokens) != item.tokens:
+            return f"the medium {item.key} has {known[item.key]} tokens, not {item.tokens}"
+    never = ledger.config.why_never(action.spec)
+    if never:
+        return f"{action.request} can never finish: {never}"
     try:
         prompt_tokens(action.request, {**ledger.specs(), action.request: action.spec})
     except UnknownStream as error:
@@ -166,8 +199,9 @@ def choices(ledger: Ledger, load: Load) -> list[Choice]:
         offer("add", lambda number: draw_add(number, ledger, load), needs=Add.needs)
     _offer_transfers(ledger, offer)
     live = [life.name for life in ledger.live()]
+    loading = [name for name in live if ledger.lives[name].load is not None]
     if live:
-        offer("abort", lambda n: Abort(live[n % len(live)]), needs=Abort.needs)
+        offer("abort", lambda n: Abort(_one_of(live, loading, n)), needs=Abort.needs)
     running = [name for name in live if ledger.lives[name].status is Status.RUNNING]
     if running:
         offer("preempt", lambda n: Preempt(running[n % len(running)]), needs=Preempt.needs)
@@ -177,7 +211,40 @@ def choices(ledger: Ledger, load: Load) -> list[Choice]:
         lambda n: ResetPrefixCache(running=forced and n % 4 > 0),
         needs=ResetPrefixCache.needs,
     )
+    _offer_what_is_awaited(ledger, offer)
+    if ledger.paused:
+        offer("resume", lambda _: Resume(), needs=Resume.needs)
+    else:
+        offer("pause", lambda n: Pause(admission_only=n % 3 > 0), needs=Pause.needs)
     return found
+
+
+def _one_of(names: Sequence[str], preferred: Sequence[str], number: int) -> str:
+    """Return a name that a number chooses; every third time one of those preferred, if any."""
+    number, third = divmod(number, 3)
+    chosen = preferred if preferred and third == 0 else names
+    return chosen[number % len(chosen)]
+
+
+def _offer_what_is_awaited(ledger: Ledger, offer: Callable[..., None]) -> None:
+    live = ledger.live()
+    lookups = [life.name for life in live if life.awaits_lookup]
+    grammars = [life.name for life in live if life.awaits_grammar]
+    chunks = [life.name for life in live if life.chunks_given < len(life.spec.chunks)]
+    if lookups:
+        offer(
+            "answer_lookup",
+            lambda n: AnswerLookup(lookups[n % len(lookups)]),
+            needs=AnswerLookup.needs,
+        )
+    if grammars:
+        offer(
+            "grammar_ready",
+            lambda n: GrammarReady(grammars[n % len(grammars)]),
+            needs=GrammarReady.needs,
+        )
+    if chunks:
+        offer("add_chunk", lambda n: AddChunk(chunks[n % len(chunks)]), needs=AddChunk.needs)
 
 
 def _offer_transfers(ledger: Ledger, offer: Callable[..., None]) -> None:
@@ -245,19 +312,84 @@ def draw_add(number: int, ledger: Ledger, load: Load) -> Add:
         if not life.rejected and not _id_in_use(name, ledger)
     ]
     reuse = Capability.ID_REUSE in can and former and digit(100) < load.reuse_percent
-    return Add(
-        f"r{len(ledger.lives)}",
-        RequestSpec(
-            prompt=((_SHARED, shared), (OWN, prompt - shared)) if shared else ((OWN, prompt),),
-            max_tokens=output,
-            stop_at=digit(output) if digit(5) == 0 else None,
-            priority=digit(3) if Capability.PRIORITY in can else 0,
-            remote_tokens=remote,
-            load_async=is_async,
-            send_kv=Capability.DELAYED_FREE in can and digit(100) < load.send_percent,
-            engine_id_of=former[-1 - digit(min(3, len(former)))] if reuse else None,
-        ),
+    plain = RequestSpec(
+        prompt=((_SHARED, shared), (OWN, prompt - shared)) if shared else ((OWN, prompt),),
+        max_tokens=output,
+        stop_at=digit(output) if digit(5) == 0 else None,
+        priority=digit(3) if Capability.PRIORITY in can else 0,
+        remote_tokens=remote,
+        load_async=is_async,
+        send_kv=Capability.DELAYED_FREE in can and digit(100) < load.send_percent,
+        engine_id_of=former[-1 - digit(min(3, len(former)))] if reuse else None,
     )
+    return Add(f"r{len(ledger.lives)}", _with_features(plain, ledger, load, digit))
+
+
+def _with_features(
+    spec: RequestSpec, ledger: Ledger, load: Load, digit: Callable[[int], int]
+) -> RequestSpec:
+    """Return the request with what this load asks for beyond prompt and output."""
+    config, wants = load.config, load.features
+    if load.common_prompts and digit(2) == 0:
+        spec = _with_common_prompt(spec, ledger, load, digit)
+    if Feature.LOOKUPS in wants and spec.remote_tokens:
+        spec = evolve(spec, lookup_undecided=digit(2) == 0)
+    if Feature.GRAMMARS in wants:
+        spec = evolve(spec, grammar=digit(3) == 0)
+    if Feature.ADAPTERS in wants:
+        spec = evolve(spec, adapter=(None, "a", "b", "c")[digit(4)])
+    if Feature.SALTS in wants:
+        # Named like adapters: what is told apart by name alone must not be mixed up.
+        spec = evolve(spec, salt=(None, "a", "b")[digit(3)])
+    if Feature.DRAFTS in wants and digit(4):
+        proposed = 1 + digit(config.num_speculative_tokens)
+        plan = tuple((proposed, digit(proposed + 1)) for _ in range(1 + digit(2)))
+        spec = evolve(spec, drafts=plan)
+    if Feature.MEDIA in wants and digit(4):
+        wish = _with_medium(spec, config, digit)
+        spec = spec if config.why_never(wish) else wish
+    if Feature.SESSIONS in wants and digit(4):
+        spec = _with_chunks(spec, load, digit)
+    return spec
+
+
+def _with_common_prompt(
+    spec: RequestSpec, ledger: Ledger, load: Load, digit: Callable[[int], int]
+) -> RequestSpec:
+    """Take the prompt of an earlier request, or one that others will share."""
+    former = [one.spec.prompt for one in ledger.lives.values() if OWN not in dict(one.spec.prompt)]
+    if former and digit(3):
+        prompt = former[-1 - digit(min(4, len(former)))]
+        wish = evolve(spec, prompt=prompt)
+        if wish.total_tokens_max <= load.tokens_max:
+            return evolve(wish, remote_tokens=min(spec.remote_tokens, wish.prompt_tokens_count))
+    return evolve(spec, prompt=((f"s{digit(2)}", spec.prompt_tokens_count),))
+
+
+def _with_medium(
+    spec: RequestSpec, config: SchedulerConfig, digit: Callable[[int], int]
+) -> RequestSpec:
+    """Let the beginning or the end of a prompt be a medium that the encoder can take."""
+    most = min(config.encoder_cache_size, config.max_num_encoder_input_tokens)
+    length = min(1 + digit(most), spec.prompt_tokens_count)
+    rest = spec.prompt_tokens_count - length
+    also = min(rest, 1 + digit(most)) if digit(2) else 0
+    # What a medium is called says how long it is: the same medium is as long everywhere.
+    medium = (f"{MEDIA}{'ab'[digit(2)]}{length}", length)
+    second = (f"{MEDIA}{'cd'[digit(2)]}{also}", also)
+    own = (OWN, rest - also)
+    parts = (medium, own, second) if digit(2) else (own, medium, second)
+    return evolve(spec, prompt=tuple(part for part in parts if part[1]))
+
+
+def _with_chunks(spec: RequestSpec, load: Load, digit: Callable[[int], int]) -> RequestSpec:
+    """Let a request be a session, as long as what it grows to still fits."""
+    for _ in range(1 + digit(2)):
+        room = load.tokens_max - spec.total_tokens_max - spec.max_tokens
+        if room < 1:
+            break
+        spec = evolve(spec, chunks=(*spec.chunks, 1 + digit(min(room, 4))))
+    return spec
 
 
 def drain_for(ledger: Ledger) -> Drain:
@@ -291,5 +423,7 @@ def every_action(
     for life in ledger.lives.values():
         offered += [Abort(life.name), Preempt(life.name), FinishTransfer(life.name)]
         offered += [FinishSend(life.name), FailTransfer(life.name)]
+        offered += [AnswerLookup(life.name), GrammarReady(life.name), AddChunk(life.name)]
+    offered += [Pause(), Pause(admission_only=True), Resume()]
     offered += [ResetPrefixCache(running=True), ResetPrefixCache(running=False)]
     return [action for action in offered if why_not(action, ledger, capabilities) is None]

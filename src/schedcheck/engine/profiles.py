@@ -10,6 +10,7 @@ down, but never switch ``add``, ``step`` or ``complete`` off.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from random import Random
 from typing import Final
 
@@ -30,12 +31,48 @@ _WEIGHTS: Final[Mapping[str, int]] = {
     "abort": 8,
     "preempt": 8,
     "reset_prefix_cache": 3,
+    "answer_lookup": 12,
+    "grammar_ready": 12,
+    "add_chunk": 8,
+    "pause": 2,
+    "resume": 20,
 }
 """How likely each kind of action is among those that are eligible."""
 
 
+_PLAIN_SHARE: Final = 0.33
+_FEATURE_SHARE: Final = 0.33
+
 _ALWAYS: Final = frozenset({"add", "step", "complete"})
 """Never switched off: without them nothing goes on."""
+
+
+class Feature(StrEnum):
+    """Something that requests of a trace may ask for beyond prompt and output."""
+
+    LOOKUPS = "lookups"
+    GRAMMARS = "grammars"
+    ADAPTERS = "adapters"
+    SALTS = "salts"
+    DRAFTS = "drafts"
+    MEDIA = "media"
+    SESSIONS = "sessions"
+    WINDOW = "window"
+    PAUSES = "pauses"
+
+
+_FEATURES: Final[Mapping[Feature, Capability]] = {
+    Feature.LOOKUPS: Capability.UNDECIDED_LOOKUPS,
+    Feature.GRAMMARS: Capability.STRUCTURED_OUTPUT,
+    Feature.ADAPTERS: Capability.ADAPTERS,
+    Feature.DRAFTS: Capability.SPEC_DECODE,
+    Feature.MEDIA: Capability.ENCODER_INPUTS,
+    Feature.SESSIONS: Capability.STREAMING_INPUT,
+    Feature.WINDOW: Capability.SLIDING_WINDOW,
+    Feature.PAUSES: Capability.PAUSE,
+    Feature.SALTS: Capability.CACHE_SALTS,
+}
+"""What a target must be able to do for a feature. The order is the order of drawing."""
 
 
 class UnknownProfile(ValueError):
@@ -115,6 +152,9 @@ class Load:
     sync_percent: int
     send_percent: int
     reuse_percent: int
+    features: frozenset[Feature] = frozenset()
+    common_prompts: bool = False
+    """Whether half of the prompts are one of a few that are the same in all of their tokens."""
 
 
 def get_profile(name: str) -> Profile:
@@ -139,13 +179,19 @@ def draw_load(
     if not isinstance(config, SchedulerConfig):
         answer = f"a {type(config).__name__}, not a SchedulerConfig or Refused"
         raise TargetError(f"honours() of {target.name} returns {answer}")
+    config, features = _draw_features(target, config, rng)
     tokens_max = min(config.slots_total, config.max_model_len)
     typical = max(2.0, tokens_max * 0.45)
     live = rng.uniform(*profile.demand) * config.slots_total / typical
+    weights = _draw_weights(profile.weights, rng)
+    if Feature.PAUSES not in features:
+        weights = {**weights, "pause": 0}
     return Load(
         config=config,
         capabilities=target.capabilities,
-        weights=_draw_weights(profile.weights, rng),
+        features=features,
+        common_prompts=bool(features) and config.prefix_caching and rng.random() < 0.7,
+        weights=weights,
         requests_max=rng.choice((3, 5, 8, 12, 20)),
         live_max=max(2, min(8, round(live))),
         tokens_max=tokens_max,
@@ -154,6 +200,33 @@ def draw_load(
         send_percent=profile.send_percent if rng.random() < 0.6 else 0,
         reuse_percent=profile.reuse_percent,
     )
+
+
+def _draw_features(
+    target: Target, config: SchedulerConfig, rng: Random
+) -> tuple[SchedulerConfig, frozenset[Feature]]:
+    """Draw what a trace's requests ask for, and the limits for it.
+
+    Features crowd one another out, and faults between two of them need both: so a third of the
+    traces have none, and the others each feature with one chance in three.
+    """
+    able = [one for one, needs in _FEATURES.items() if needs in target.capabilities]
+    if not able or rng.random() < _PLAIN_SHARE:
+        return config, frozenset()
+    chosen = frozenset(one for one in able if rng.random() < _FEATURE_SHARE)
+    encoder = rng.randint(1, max(1, min(config.slots_total // 2, 6)))
+    wish = evolve(
+        config,
+        num_speculative_tokens=rng.randint(1, 3) if Feature.DRAFTS in chosen else 0,
+        max_loras=rng.choice((0, 1, 1, 2, 2)) if Feature.ADAPTERS in chosen else 0,
+        encoder_cache_size=encoder + rng.choice((0, 0, 2, 5)) if Feature.MEDIA in chosen else 0,
+        max_num_encoder_input_tokens=encoder if Feature.MEDIA in chosen else 0,
+        sliding_window=rng.randint(1, 2 * config.block_size + 2) if Feature.WINDOW in chosen else 0,
+    )
+    honoured = target.honours(wish)
+    if isinstance(honoured, SchedulerConfig):
+        return honoured, chosen
+    return config, chosen - {Feature.DRAFTS, Feature.ADAPTERS, Feature.MEDIA, Feature.WINDOW}
 
 
 def _draw_config(target: Target, rng: Random) -> SchedulerConfig:

@@ -60,7 +60,7 @@ def _outcome(trace: Trace, playback: Playback) -> tuple[Outcome, str]:
     if playback.drift:
         return Outcome.DRIFTED, playback.drift
     witness = expect.signature.invariant if expect else trace.header.witness
-    if witness and not playback.judge.witnessed[witness]:
+    if witness and witness not in playback.judge.witnessed:
         return Outcome.DRIFTED, f"every action was eligible, but nothing put {witness} to the test"
     if expect is not None:
         return Outcome.FIXED, f"every action was eligible and {expect.signature} did not show"

@@ -27,6 +27,7 @@ from schedcheck.model.actions import (
     Drain,
     FailTransfer,
     FinishTransfer,
+    Pause,
     ResetPrefixCache,
     Schedule,
     Step,
@@ -116,7 +117,10 @@ def _weight_of(action: Action) -> int:
                 + (not spec.load_async)
                 + 3 * spec.send_kv
                 + 5 * (spec.engine_id_of is not None)
+                + _weight_of_features(spec)
             )
+        case Pause(admission_only=admission_only):
+            return int(admission_only)
         case FailTransfer(bad_block=ordinal):
             return ordinal
         case ResetPrefixCache(running=running):
@@ -126,6 +130,23 @@ def _weight_of(action: Action) -> int:
             return 1
         case _:
             return 0
+
+
+def _weight_of_features(spec: RequestSpec) -> int:
+    return (
+        3 * spec.lookup_undecided
+        + 3 * spec.grammar
+        + _weight_of_name(spec.adapter)
+        + _weight_of_name(spec.salt)
+        + sum(2 + proposed + abs(proposed - accepted) for proposed, accepted in spec.drafts)
+        + sum(3 + 2 * length for length in spec.chunks)
+        + 3 * len(spec.media)
+    )
+
+
+def _weight_of_name(name: str | None) -> int:
+    """Return what an adapter or salt costs; the first of the alphabet are the plainest."""
+    return 0 if name is None else 3 + min(ord(name[0]), 200)
 
 
 def _weight_of_config(config: SchedulerConfig) -> int:
@@ -141,6 +162,12 @@ def _weight_of_config(config: SchedulerConfig) -> int:
         + 4 * config.prefix_caching
         + 4 * (config.load_failure_policy is not LoadFailurePolicy.RECOMPUTE)
         + 4 * (config.dialect is not Dialect.V1)
+        + 4 * config.num_speculative_tokens
+        + 4 * config.max_loras
+        + 2 * config.encoder_cache_size
+        + 2 * config.max_num_encoder_input_tokens
+        + 4 * (config.sliding_window > 0)
+        + min(config.sliding_window, 8)
     )
 
 
@@ -272,12 +299,25 @@ def _smaller_actions(action: Action) -> Iterator[Action]:
             yield FailTransfer(name, 0)
         case ResetPrefixCache(running=False):
             yield ResetPrefixCache(running=True)
+        case Pause(admission_only=True):
+            yield Pause()
         case _:
             return
 
 
 def _smaller_specs(spec: RequestSpec) -> Iterator[RequestSpec]:
-    plain = {"priority": 0, "stop_at": None, "send_kv": False, "engine_id_of": None}
+    plain = {
+        "priority": 0,
+        "stop_at": None,
+        "send_kv": False,
+        "engine_id_of": None,
+        "lookup_undecided": False,
+        "grammar": False,
+        "adapter": None,
+        "salt": None,
+        "drafts": (),
+        "chunks": (),
+    }
     for name, value in plain.items():
         if getattr(spec, name) != value:
             yield _changed(spec, name, value)
@@ -296,6 +336,26 @@ def _smaller_specs(spec: RequestSpec) -> Iterator[RequestSpec]:
             yield evolve(spec, prompt=prompt, remote_tokens=min(spec.remote_tokens, total))
     for tokens in _below(spec.max_tokens, 1):
         yield evolve(spec, max_tokens=tokens)
+    yield from _plainer_features(spec)
+
+
+def _plainer_features(spec: RequestSpec) -> Iterator[RequestSpec]:
+    for field, names in (("adapter", ("a", "b")), ("salt", ("a",))):
+        for name in names:
+            if getattr(spec, field) not in (None, name):
+                yield _changed(spec, field, name)
+    if len(spec.drafts) > 1:
+        yield evolve(spec, drafts=spec.drafts[:1])
+    for index, (proposed, accepted) in enumerate(spec.drafts):
+        for pair in ((1, 0), (1, 1), (proposed - 1, min(accepted, proposed - 1))):
+            if pair[0] >= 1 and pair != (proposed, accepted):
+                drafts = (*spec.drafts[:index], pair, *spec.drafts[index + 1 :])
+                yield evolve(spec, drafts=drafts)
+    if spec.chunks:
+        yield evolve(spec, chunks=spec.chunks[:-1])
+    for index, length in enumerate(spec.chunks):
+        for shorter in _below(length, 1):
+            yield evolve(spec, chunks=(*spec.chunks[:index], shorter, *spec.chunks[index + 1 :]))
 
 
 def _smaller_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
@@ -310,6 +370,12 @@ def _smaller_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
         ("max_num_seqs", 1),
         ("max_num_batched_tokens", 1),
         ("max_model_len", 2),
+        ("num_speculative_tokens", 0),
+        ("max_loras", 0),
+        ("encoder_cache_size", 0),
+        ("max_num_encoder_input_tokens", 0),
+        ("sliding_window", 0),
+        ("sliding_window", 1),
     ):
         for value in _below(getattr(config, name), least):
             yield _changed(config, name, value)

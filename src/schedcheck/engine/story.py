@@ -10,6 +10,7 @@ from schedcheck.engine.events import StoryLine
 from schedcheck.model.actions import Action, Add, Complete, Drain, FailTransfer, Step, requests_of
 from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.output import Rejected, Role
+from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import EMPTY_SNAPSHOT, RequestView, Snapshot, Status
 from schedcheck.model.trace import (
     Added,
@@ -20,6 +21,7 @@ from schedcheck.model.trace import (
     Drained,
     Hung,
     Malformed,
+    Repeated,
     Scheduled,
     StepRecord,
 )
@@ -72,7 +74,8 @@ def words_for(action: Action) -> str:
             return "drain"
         case _:
             forced = " running" if getattr(action, "running", False) else ""
-            return " ".join([action.do, *requests_of(action)]) + forced
+            only = " admission" if getattr(action, "admission_only", False) else ""
+            return " ".join([action.do, *requests_of(action)]) + forced + only
 
 
 def _words_for_add(action: Add) -> str:
@@ -95,7 +98,23 @@ def _words_for_add(action: Add) -> str:
         words.append("send")
     if spec.engine_id_of is not None:
         words.append(f"id_of={spec.engine_id_of}")
-    return " ".join(words)
+    return " ".join([*words, *_words_for_features(spec)])
+
+
+def _words_for_features(spec: RequestSpec) -> Iterator[str]:
+    if spec.lookup_undecided:
+        yield "undecided"
+    if spec.grammar:
+        yield "grammar"
+    if spec.adapter is not None:
+        yield f"adapter={spec.adapter}"
+    if spec.salt is not None:
+        yield f"salt={spec.salt}"
+    if spec.drafts:
+        plan = "+".join(f"{accepted}/{proposed}" for proposed, accepted in spec.drafts)
+        yield f"drafts={plan}"
+    if spec.chunks:
+        yield f"chunks={'+'.join(map(str, spec.chunks))}"
 
 
 def _notes(event: AnyEvent) -> Iterator[str]:
@@ -109,6 +128,10 @@ def _notes(event: AnyEvent) -> Iterator[str]:
                     yield f"{row.name} {row.role.value.lower()} +{row.count}"
             for name in output.preempted or ():
                 yield f"{name} preempted"
+            for name, drafts in output.scheduled_spec_decode_tokens.items():
+                yield f"{name} verifies {len(drafts)} draft(s)"
+            for name, places in output.scheduled_encoder_inputs.items():
+                yield f"{name} encodes {len(places)} medium(s)"
             for load in output.loads:
                 how = "" if load.is_async else " in this step"
                 yield f"{load.name} loads {load.count}{how}"
@@ -131,6 +154,8 @@ def _notes(event: AnyEvent) -> Iterator[str]:
             yield detail
         case Malformed(problem=problem):
             yield problem
+        case Repeated(difference=difference, impurity=impurity):
+            yield difference or impurity or "played again: the same came out"
         case _:
             return
 
@@ -163,6 +188,11 @@ def words_for_config(config: SchedulerConfig) -> str:
         "chunked_prefill",
         "prefix_caching",
         "load_failure_policy",
+        "num_speculative_tokens",
+        "max_loras",
+        "encoder_cache_size",
+        "max_num_encoder_input_tokens",
+        "sliding_window",
         "dialect",
     ):
         value = getattr(config, name)

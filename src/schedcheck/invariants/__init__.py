@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-FAMILIES: Final = ("req", "sch", "kv", "tok", "xfer", "prg", "eng")
+FAMILIES: Final = ("req", "sch", "kv", "tok", "xfer", "cache", "prg", "det", "eng")
 """The modules that hold them."""
 
 

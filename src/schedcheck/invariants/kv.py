@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from schedcheck.invariants.registry import invariant
 from schedcheck.model.capability import Capability
-from schedcheck.model.snapshot import Snapshot
+from schedcheck.model.output import Role
+from schedcheck.model.snapshot import RequestView, Snapshot
 from schedcheck.model.trace import Added, Completed, Controlled, Drained, Event, Scheduled
 from schedcheck.model.verdict import Mismatch, Severity
 from schedcheck.oracles.ledger import Ledger
@@ -155,18 +156,24 @@ def free_or_owned(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mi
             )
 
 
+def _holds_exclusively(event: Event, before: Snapshot, ledger: Ledger) -> bool:
+    return not ledger.config.prefix_caching and _holds_blocks(event, before, ledger)
+
+
 @invariant(
     "KV-006",
-    "where blocks are exclusive, no block is held by two requests",
+    "where blocks are exclusive and no prefix is cached, no block is held by two requests",
     severity=Severity.CRITICAL,
     on=_CALLS,
     requires={Capability.SHOWS_BLOCK_TABLES, Capability.EXCLUSIVE_BLOCKS},
-    witness=_holds_blocks,
-    witnessed_by="a request holds blocks",
+    witness=_holds_exclusively,
+    witnessed_by="a request holds blocks while no prefix is cached",
     evidence=("https://github.com/vllm-project/vllm/pull/32255",),
 )
 def one_owner(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Look for ids in two tables."""
+    if ledger.config.prefix_caching:
+        return
     owners: dict[int, str] = {}
     for name in sorted(event.snapshot.requests):
         for block in sorted(event.snapshot.blocks_of(name)):
@@ -234,3 +241,162 @@ def table_has_room(event: Completed, before: Snapshot, ledger: Ledger) -> Iterat
                 expected=problem.expected,
                 found=problem.found,
             )
+
+
+def _is_settled(event: Event, ledger: Ledger) -> bool:
+    """Whether no step, transfer or delayed free may hold blocks that no table shows."""
+    return ledger.is_quiet() and all(
+        name in ledger.lives and ledger.lives[name].is_live for name in event.snapshot.requests
+    )
+
+
+def _settled_with_blocks(event: Event, before: Snapshot, ledger: Ledger) -> bool:
+    return _is_settled(event, ledger) and _holds_blocks(event, before, ledger)
+
+
+@invariant(
+    "KV-007",
+    "when nothing is open, every block is free or in the table of a request",
+    severity=Severity.MAJOR,
+    on=_CALLS,
+    requires={Capability.SHOWS_BLOCK_TABLES},
+    witness=_settled_with_blocks,
+    witnessed_by="a request holds blocks while no step, transfer or pause is open",
+    evidence=("https://github.com/xLLM-AI/xllm/issues/828",),
+)
+def none_is_lost(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Count the free blocks and the distinct ones in tables."""
+    snapshot = event.snapshot
+    if snapshot.blocks_free is None or snapshot.blocks_total is None:
+        return
+    if not _is_settled(event, ledger):
+        return
+    held = {block for name in snapshot.requests for block in snapshot.blocks_of(name)}
+    if snapshot.blocks_free + len(held) < snapshot.blocks_total:
+        yield Mismatch(
+            kind="blocks-lost",
+            subject="the block pool",
+            expected=f"{snapshot.blocks_total} blocks, free or held",
+            found=f"{snapshot.blocks_free} free and {len(held)} held",
+        )
+
+
+@invariant(
+    "KV-008",
+    "a block has as many references as tables that hold it, and never fewer",
+    severity=Severity.CRITICAL,
+    on=_CALLS,
+    requires={Capability.SHOWS_BLOCK_TABLES, Capability.SHOWS_REF_COUNTS},
+    witness=_holds_blocks,
+    witnessed_by="a request holds blocks",
+    evidence=(
+        "https://github.com/vllm-project/vllm/issues/42571",
+        "https://github.com/LMCache/LMCache/issues/1365",
+    ),
+)
+def references_add_up(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Compare the references to each block with the tables it stands in."""
+    refs = event.snapshot.block_refs
+    if refs is None:
+        return
+    tables = Counter(
+        block for name in event.snapshot.requests for block in event.snapshot.blocks_of(name)
+    )
+    settled = _is_settled(event, ledger)
+    for block in sorted({*refs, *tables}):
+        counted = refs.get(block, 0)
+        if counted < tables[block] or counted < 0:
+            kind, expected = "too-few-references", f"at least {tables[block]} reference(s)"
+        elif settled and counted > tables[block]:
+            kind, expected = "too-many-references", f"{tables[block]} reference(s): nothing is open"
+        else:
+            continue
+        yield Mismatch(
+            kind=kind, subject=f"block {block}", expected=expected, found=f"{counted} counted"
+        )
+        return
+
+
+def _has_computed(event: Event, _before: Snapshot, _ledger: Ledger) -> bool:
+    return any(view.block_ids and view.num_computed_tokens for view in _live_views(event))
+
+
+def _live_views(event: Event) -> list[RequestView]:
+    views = event.snapshot.requests.values()
+    return [view for view in views if view.status is None or not view.status.is_finished]
+
+
+@invariant(
+    "KV-009",
+    "a request holds blocks for every computed token that its next token looks at",
+    severity=Severity.CRITICAL,
+    on=_CALLS,
+    requires={Capability.SHOWS_BLOCK_TABLES, Capability.SHOWS_STATUS},
+    witness=_has_computed,
+    witnessed_by="a request has computed tokens and holds blocks",
+    evidence=("https://github.com/vllm-project/vllm/pull/47728",),
+)
+def holds_what_it_looks_at(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Count the blocks between the window's first token and the last one computed."""
+    config = ledger.config
+    for name in sorted(event.snapshot.requests):
+        view = event.snapshot.requests[name]
+        computed = view.num_computed_tokens
+        finished = view.status is not None and view.status.is_finished
+        if finished or view.block_ids is None or not computed or computed < 0:
+            continue
+        behind = config.first_attended(computed) // config.block_size
+        needed = config.blocks_for(computed) - behind
+        for group in view.block_ids:
+            if len(group) < needed:
+                yield Mismatch(
+                    kind="computed-without-blocks",
+                    subject=name,
+                    expected=f"at least {needed} block(s) for tokens up to {computed - 1}",
+                    found=f"{len(group)} held",
+                )
+                break
+
+
+def _looks_through_a_window(event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
+    window = ledger.config.sliding_window
+    return window > 0 and any((row.start or 0) > window for row in event.output.rows)
+
+
+@invariant(
+    "KV-010",
+    "blocks that lie wholly behind the sliding window are given back when a request is scheduled",
+    severity=Severity.MINOR,
+    on=(Scheduled,),
+    requires={
+        Capability.SLIDING_WINDOW,
+        Capability.SHOWS_BLOCK_TABLES,
+        Capability.SHOWS_STARTS,
+        Capability.SHOWS_ROLES,
+    },
+    witness=_looks_through_a_window,
+    witnessed_by="a request is scheduled beyond the length of the window",
+)
+def window_moves(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Count the blocks of each running row: those of its window and of what it computes."""
+    config = ledger.config
+    drafts = event.output.scheduled_spec_decode_tokens
+    for fact in ledger.facts:
+        row, view = fact.row, event.snapshot.requests.get(fact.row.name)
+        uncertain = bool(row.name in drafts or fact.proposed or fact.life.spec.drafts)
+        if row.role is not Role.RUNNING or view is None or row.start is None or uncertain:
+            continue
+        # What a load that failed had room for, it keeps.
+        life = fact.life
+        end = max(row.start + row.count, life.computed_max, life.load_end_max)
+        most = config.blocks_for(end)
+        most -= config.first_attended(row.start) // config.block_size
+        for group in view.block_ids or ():
+            if config.sliding_window and len(group) > most:
+                yield Mismatch(
+                    kind="behind-the-window",
+                    subject=row.name,
+                    expected=f"at most {most} block(s): the window, and what the step computes",
+                    found=f"{len(group)} held",
+                )
+                break

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from schedcheck.invariants.registry import invariant
 from schedcheck.model.actions import IDLE_ROUNDS_MAX
+from schedcheck.model.capability import Capability
 from schedcheck.model.snapshot import Snapshot
 from schedcheck.model.trace import Added, Completed, Controlled, Drained, Event, Scheduled
 from schedcheck.model.verdict import Mismatch, Severity
 from schedcheck.oracles.ledger import Ledger
+from schedcheck.oracles.life import Life
 
 
 def _had_work(_event: Drained, _before: Snapshot, ledger: Ledger) -> bool:
@@ -76,3 +79,67 @@ def stays_awake(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mism
             found=f"it has no work, though {what}",
         )
         return
+
+
+GAINLESS_MAX: Final = 3
+"""Preemptions of one request, none of them a gain to anybody, that are called a cascade."""
+
+
+def _preempts_in_step(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
+    return any(ledger.gainless.values())
+
+
+@invariant(
+    "PRG-003",
+    "preemptions serve somebody: no request is preempted again and again while nobody gets further",
+    severity=Severity.MAJOR,
+    on=(Scheduled,),
+    requires={Capability.SHOWS_STATUS, Capability.SHOWS_STARTS},
+    witness=_preempts_in_step,
+    witnessed_by="a step that is planned preempts a request",
+    evidence=("https://github.com/vllm-project/vllm/pull/21809",),
+)
+def no_cascade(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Count preemptions since any request last got further than it ever was."""
+    for name, times in sorted(ledger.gainless.items()):
+        if times > GAINLESS_MAX:
+            yield Mismatch(
+                kind="preempted-for-nothing",
+                subject=name,
+                expected="somebody computes a token that it never had when another gives way",
+                found=f"preempted {times} times since anybody got further",
+            )
+            return
+
+
+def _has_news(_event: Event, _before: Snapshot, ledger: Ledger) -> bool:
+    return any(_is_unannounced(life) for life in ledger.lives.values())
+
+
+def _is_unannounced(life: Life) -> bool:
+    return life.finished is not None and life.was_sent and not life.announced
+
+
+@invariant(
+    "PRG-004",
+    "an engine does not fall asleep before the workers were told of every end",
+    severity=Severity.MAJOR,
+    on=(Completed, Controlled),
+    requires={Capability.ANNOUNCES_FINISH},
+    witness=_has_news,
+    witnessed_by="a request that the workers know has ended, and they were not told yet",
+    evidence=("https://github.com/vllm-project/vllm/pull/43433",),
+)
+def tells_before_it_sleeps(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Compare ``has_work`` with the ends that no step has announced."""
+    if event.has_work:
+        return
+    for life in ledger.lives.values():
+        if _is_unannounced(life):
+            yield Mismatch(
+                kind="asleep-with-news",
+                subject=life.name,
+                expected="one more step, which announces its end",
+                found="the engine has no work, so the workers keep its state",
+            )
+            return

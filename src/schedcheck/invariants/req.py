@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from schedcheck.invariants.registry import invariant
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect
-from schedcheck.model.lifecycle import LAWFUL, name_of
-from schedcheck.model.output import Role
-from schedcheck.model.snapshot import Snapshot
+from schedcheck.model.lifecycle import is_lawful, name_of
+from schedcheck.model.output import FinishReason, Role
+from schedcheck.model.snapshot import Snapshot, Status
 from schedcheck.model.trace import Added, Completed, Controlled, Event, Scheduled
 from schedcheck.model.verdict import Mismatch, Severity
-from schedcheck.oracles.ledger import Ledger, RowFact
+from schedcheck.oracles.facts import RowFact
+from schedcheck.oracles.ledger import Ledger
 
 _CALLS = (Added, Scheduled, Completed, Controlled)
 
@@ -82,7 +83,7 @@ def _sent_as_new(event: Scheduled, _before: Snapshot, _ledger: Ledger) -> bool:
 
 @invariant(
     "REQ-002",
-    "a request is first sent as new, and as new only once",
+    "a request is first sent as new, and as new again only when its session goes on",
     severity=Severity.CRITICAL,
     on=(Scheduled,),
     requires={Capability.SHOWS_ROLES},
@@ -100,7 +101,7 @@ def new_first_and_once(event: Scheduled, before: Snapshot, ledger: Ledger) -> It
                 "a request that the workers never got is sent in full, as new",
                 f"sent as {fact.row.role.value.lower()}",
             )
-        elif fact.known and fact.row.role is Role.NEW and not fact.preempted:
+        elif fact.known and fact.row.role is Role.NEW and not (fact.preempted or fact.continued):
             yield _mismatch(
                 fact,
                 "new-twice",
@@ -232,7 +233,7 @@ def lawful_transition(event: Event, before: Snapshot, ledger: Ledger) -> Iterato
     """Look each change of status up in ``model.lifecycle.TRANSITIONS``."""
     for name, old, new in ledger.changes:
         # A request that is gone though unfinished is REQ-005's business.
-        if new is not None and (old, new) not in LAWFUL:
+        if new is not None and not is_lawful(old, new, ledger.lives[name].spec):
             yield Mismatch(
                 kind=f"{name_of(old)}-to-{name_of(new)}".lower(),
                 subject=name,
@@ -265,3 +266,125 @@ def ended_not_scheduled(event: Scheduled, before: Snapshot, ledger: Ledger) -> I
                 "nothing more is computed for it",
                 f"{fact.row.count} token(s) scheduled after it ended ({reason})",
             )
+
+
+def _waits(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
+    return any(life.is_live and life.blocked_by for life in ledger.lives.values())
+
+
+@invariant(
+    "REQ-008",
+    "a request that waits for its grammar, a chunk or an answer from outside is not scheduled",
+    severity=Severity.CRITICAL,
+    on=(Scheduled,),
+    witness=_waits,
+    witnessed_by="a step is planned while a request waits for a grammar, a chunk or an answer",
+    evidence=("https://github.com/vllm-project/vllm/pull/52717",),
+)
+def blocked_not_scheduled(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Look for rows, and for loads, of requests that wait for something outside."""
+    rows = [(one.row.name, one.blocked_by, "token(s) scheduled") for one in ledger.facts]
+    loads = [(one.load.name, one.blocked_by, "a load began") for one in ledger.load_facts]
+    for name, blocked_by, found in (*rows, *loads):
+        if blocked_by:
+            yield Mismatch(
+                kind=f"scheduled-before-{blocked_by}",
+                subject=name,
+                expected=f"nothing is planned for it before its {blocked_by} is there",
+                found=found,
+            )
+
+
+def _ends(_event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+    return bool(ledger.finished_now)
+
+
+@invariant(
+    "REQ-009",
+    "the end of a request is reported to its client exactly once",
+    severity=Severity.MAJOR,
+    on=(Completed,),
+    witness=_ends,
+    witnessed_by="a request ends with a step's result",
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/33377",
+        "https://github.com/vllm-project/vllm/pull/25067",
+    ),
+)
+def finish_reported_once(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Look for reports of requests that had ended before, and for reports of an abort."""
+    for name, reason in event.output.finished.items():
+        life = ledger.lives.get(name)
+        if life is not None and life.finishes_reported > 1:
+            yield Mismatch(
+                kind="reported-twice",
+                subject=name,
+                expected=f"no further report: it had ended before ({life.finished})",
+                found=f"reported as {reason}, report number {life.finishes_reported}",
+            )
+
+
+def _session_ends_a_turn(_event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+    return any(life.spec.chunks and life.awaits_chunk for life in ledger.live())
+
+
+@invariant(
+    "REQ-010",
+    "a streaming session does not end by itself before its last chunk is answered",
+    severity=Severity.CRITICAL,
+    on=(Completed,),
+    requires={Capability.STREAMING_INPUT},
+    witness=_session_ends_a_turn,
+    witnessed_by="a session has answered and awaits its next chunk",
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/53861",
+        "https://github.com/vllm-project/vllm/pull/45022",
+    ),
+)
+def session_goes_on(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Look at each request that finished: was that its last turn?"""
+    for name in ledger.finished_now:
+        life = ledger.lives[name]
+        by_itself = life.finished in (FinishReason.STOPPED, FinishReason.LENGTH)
+        if by_itself and life.turn < len(life.spec.chunks):
+            yield Mismatch(
+                kind="ended-with-chunks-left",
+                subject=name,
+                expected=f"it goes on: {len(life.spec.chunks) - life.turn} chunk(s) are to come",
+                found=f"it ended as {life.finished} after answer {life.turn + 1}",
+            )
+
+
+def _was_preempted(event: Event, _before: Snapshot, ledger: Ledger) -> bool:
+    return any(
+        view.num_preemptions and name in ledger.lives
+        for name, view in event.snapshot.requests.items()
+    )
+
+
+@invariant(
+    "REQ-011",
+    "the engine counts the preemptions of a request as often as they happen",
+    severity=Severity.MINOR,
+    on=_CALLS,
+    requires={Capability.SHOWS_STATUS},
+    witness=_was_preempted,
+    witnessed_by="an engine says that a request was preempted",
+    evidence=("https://github.com/vllm-project/vllm/pull/31583",),
+)
+def preemptions_are_counted(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Compare the engine's counter with the preemptions that were seen."""
+    for name, view in event.snapshot.requests.items():
+        life = ledger.lives.get(name)
+        if life is None or view.num_preemptions is None:
+            continue
+        if view.num_preemptions < 0 or (
+            view.num_preemptions != life.times_preempted and view.status is not Status.RUNNING
+        ):
+            yield Mismatch(
+                kind="miscounted-preemptions",
+                subject=name,
+                expected=f"{life.times_preempted}: so often it was seen preempted",
+                found=f"{view.num_preemptions} counted",
+            )
+            return

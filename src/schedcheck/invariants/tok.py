@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedcheck.invariants.registry import invariant
+from schedcheck.model.capability import Capability
 from schedcheck.model.output import FinishReason
 from schedcheck.model.snapshot import Snapshot
-from schedcheck.model.trace import Completed
+from schedcheck.model.tokens import UNKNOWN_DRAFT
+from schedcheck.model.trace import Completed, Scheduled
 from schedcheck.model.verdict import Mismatch, Severity
-from schedcheck.oracles.ledger import Ledger, Life
+from schedcheck.oracles.ledger import Ledger
+from schedcheck.oracles.life import Life
 
 
 def _delivers_after_preemption(event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
@@ -97,8 +100,7 @@ def nothing_after_the_end(event: Completed, before: Snapshot, ledger: Ledger) ->
         life = ledger.lives.get(name)
         if life is None or not tokens:
             continue
-        stop = life.spec.stop_at
-        limit = life.spec.max_tokens if stop is None else min(life.spec.max_tokens, stop + 1)
+        limit = life.tokens_due
         if life.finished is not None and name not in ledger.finished_now:
             yield Mismatch(
                 kind="delivered-after-end",
@@ -112,4 +114,135 @@ def nothing_after_the_end(event: Completed, before: Snapshot, ledger: Ledger) ->
                 subject=name,
                 expected=f"at most {limit} output token(s)",
                 found=f"{len(life.delivered)} delivered",
+            )
+
+
+def _delivers(event: Completed, _before: Snapshot, _ledger: Ledger) -> bool:
+    return any(event.output.delivered.values())
+
+
+@invariant(
+    "TOK-003",
+    "no token is delivered before the workers have sampled it",
+    severity=Severity.CRITICAL,
+    on=(Completed,),
+    witness=_delivers,
+    witnessed_by="a token is delivered",
+    evidence=("https://github.com/vllm-project/vllm/pull/52765",),
+)
+def sampled_before_delivered(
+    event: Completed, before: Snapshot, ledger: Ledger
+) -> Iterator[Mismatch]:
+    """Compare how far the workers have sampled with how far the client has tokens."""
+    for name, tokens in event.output.delivered.items():
+        life = ledger.lives.get(name)
+        if life is None or not tokens:
+            continue
+        reached = len(life.prompt) + len(life.delivered)
+        if reached > life.sampled_to:
+            yield Mismatch(
+                kind="delivered-unsampled",
+                subject=name,
+                expected=f"{max(0, life.sampled_to - len(life.prompt))} token(s), all sampled",
+                found=f"{len(life.delivered)} delivered",
+            )
+
+
+def _samples_next(ledger: Ledger) -> Iterator[tuple[Life, int]]:
+    """Yield who sampled its next token in a step that counts, and how many tokens are due."""
+    for name, (known, new) in ledger.sampled.items():
+        life, step = ledger.lives[name], ledger.executed
+        if step is None or name in step.bad_blocks:
+            continue
+        preempted_since = step.preemptions.get(name) != life.times_preempted
+        ended = life.finished is not None and name not in ledger.finished_now
+        if not ended and not preempted_since:
+            yield life, min(known + new - len(life.prompt), life.tokens_due)
+
+
+def _samples(_event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+    return any(True for _ in _samples_next(ledger))
+
+
+@invariant(
+    "TOK-004",
+    "a token sampled for a request that was not preempted meanwhile is delivered with that step",
+    severity=Severity.CRITICAL,
+    on=(Completed,),
+    witness=_samples,
+    witnessed_by="a request samples a token and was not preempted since the step was planned",
+    evidence=("https://github.com/vllm-project/vllm/pull/42117",),
+)
+def sampled_is_delivered(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Compare what a step sampled with what it delivered: a pure model hides what is done twice."""
+    for life, due in _samples_next(ledger):
+        if len(life.delivered) < due and life.finished is not FinishReason.ERROR:
+            yield Mismatch(
+                kind="sampled-not-delivered",
+                subject=life.name,
+                expected=f"{due} output token(s) delivered: so many are sampled",
+                found=f"{len(life.delivered)} delivered",
+            )
+
+
+def _turn_ends(event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+    return any(
+        name in ledger.lives and len(ledger.lives[name].delivered) >= ledger.lives[name].tokens_due
+        for name in event.output.delivered
+    )
+
+
+@invariant(
+    "TOK-005",
+    "a request ends with its last token: its stop token, or token number max_tokens",
+    severity=Severity.MAJOR,
+    on=(Completed,),
+    witness=_turn_ends,
+    witnessed_by="the last token of a request is delivered",
+    evidence=("https://github.com/vllm-project/vllm/pull/57676",),
+)
+def ends_when_due(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Look at each delivery that completes a request: did it end?"""
+    for name, tokens in event.output.delivered.items():
+        life = ledger.lives.get(name)
+        if life is None or not tokens or not life.is_live or life.turn < len(life.spec.chunks):
+            continue
+        if len(life.delivered) >= life.tokens_due:
+            yield Mismatch(
+                kind="not-ended",
+                subject=name,
+                expected=f"it ends: all of its {life.tokens_due} output token(s) are delivered",
+                found="it goes on",
+            )
+
+
+def _verifies(event: Scheduled, _before: Snapshot, _ledger: Ledger) -> bool:
+    return bool(event.output.scheduled_spec_decode_tokens)
+
+
+@invariant(
+    "TOK-006",
+    "drafts that are verified were proposed since the request was last scheduled and not preempted",
+    severity=Severity.CRITICAL,
+    on=(Scheduled,),
+    requires={Capability.SPEC_DECODE},
+    witness=_verifies,
+    witnessed_by="a step verifies drafts",
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/31944",
+        "https://github.com/vllm-project/vllm/pull/46899",
+    ),
+)
+def drafts_are_fresh(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+    """Compare the drafts of each row with the latest that the workers proposed for it."""
+    drafts = event.output.scheduled_spec_decode_tokens
+    for fact in ledger.facts:
+        verified = drafts.get(fact.row.name, ())
+        known = tuple(token for token in verified if token != UNKNOWN_DRAFT)
+        if known and known != fact.proposed[: len(known)]:
+            yield Mismatch(
+                kind="stale-drafts",
+                subject=fact.row.name,
+                expected=f"at most the {len(fact.proposed)} draft(s) proposed since",
+                found=f"{len(known)} draft(s) of an earlier step, or of nobody",
             )

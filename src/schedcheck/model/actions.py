@@ -111,11 +111,56 @@ class ResetPrefixCache:
 
 
 @frozen
+class AnswerLookup:
+    """The KV store outside now knows how much of a request's prompt it holds."""
+
+    do: ClassVar[str] = "answer_lookup"
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.UNDECIDED_LOOKUPS})
+    request: str
+
+
+@frozen
+class GrammarReady:
+    """The grammar of a request with structured output is compiled."""
+
+    do: ClassVar[str] = "grammar_ready"
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.STRUCTURED_OUTPUT})
+    request: str
+
+
+@frozen
+class AddChunk:
+    """A client sends the next chunk of a streaming session."""
+
+    do: ClassVar[str] = "add_chunk"
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.STREAMING_INPUT})
+    request: str
+
+
+@frozen
+class Pause:
+    """Scheduling stops; with ``admission_only`` what runs goes on and nothing else is admitted."""
+
+    do: ClassVar[str] = "pause"
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.PAUSE})
+    admission_only: bool = False
+
+
+@frozen
+class Resume:
+    """Scheduling goes on after a Pause."""
+
+    do: ClassVar[str] = "resume"
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.PAUSE})
+
+
+@frozen
 class Drain:
     """The quiet tail: faults stop, transfers end, steps go on until all is done.
 
-    In each round whatever is in flight completes, every transfer ends, and one more step is
-    planned and executed. It ends when nothing is left, after ``steps_max`` rounds, or after
+    In each round whatever is in flight completes, every transfer ends, whatever a request waits
+    for comes (its grammar, its chunk, an answer from outside, the end of a pause), and one more
+    step is planned and executed. It ends when nothing is left, after ``steps_max`` rounds, or after
     IDLE_ROUNDS_MAX rounds in a row that scheduled nothing although nothing was open.
     """
 
@@ -138,6 +183,11 @@ Action = (
     | Abort
     | Preempt
     | ResetPrefixCache
+    | AnswerLookup
+    | GrammarReady
+    | AddChunk
+    | Pause
+    | Resume
     | Drain
 )
 
@@ -152,6 +202,11 @@ ACTIONS: Final[tuple[type[Action], ...]] = (
     Abort,
     Preempt,
     ResetPrefixCache,
+    AnswerLookup,
+    GrammarReady,
+    AddChunk,
+    Pause,
+    Resume,
     Drain,
 )
 """Every kind of action, in the order in which reports list them."""
@@ -162,7 +217,7 @@ def requests_of(action: Action) -> tuple[str, ...]:
     match action:
         case Complete(finish_loads=names) | Step(finish_loads=names):
             return names
-        case Schedule() | ResetPrefixCache() | Drain():
+        case Schedule() | ResetPrefixCache() | Pause() | Resume() | Drain():
             return ()
         case _:
             return (action.request,)

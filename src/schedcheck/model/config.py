@@ -7,6 +7,8 @@ from enum import StrEnum
 from attrs import field, frozen
 from attrs.validators import ge
 
+from schedcheck.model.request import RequestSpec
+
 
 class Policy(StrEnum):
     """In which order waiting requests are admitted."""
@@ -54,6 +56,16 @@ class SchedulerConfig:
     """Whether a prompt may be computed over several steps."""
     prefix_caching: bool = False
     load_failure_policy: LoadFailurePolicy = LoadFailurePolicy.RECOMPUTE
+    num_speculative_tokens: int = field(default=0, validator=ge(0))
+    """The most drafts of one request in one step; 0: no speculative decoding."""
+    max_loras: int = field(default=0, validator=ge(0))
+    """The most different adapters in one step; 0: any number."""
+    encoder_cache_size: int = field(default=0, validator=ge(0))
+    """Encoder tokens that fit into the encoder cache; 0: no media."""
+    max_num_encoder_input_tokens: int = field(default=0, validator=ge(0))
+    """Encoder tokens that one step may compute."""
+    sliding_window: int = field(default=0, validator=ge(0))
+    """Tokens that attention looks back, the token itself included; 0: all of them."""
     dialect: Dialect = Dialect.V1
 
     @property
@@ -68,3 +80,20 @@ class SchedulerConfig:
     def fits(self, tokens: int) -> bool:
         """Return whether a request that grows to ``tokens`` tokens fits when it is alone."""
         return tokens <= self.max_model_len and self.blocks_for(tokens) <= self.blocks_total
+
+    def why_never(self, spec: RequestSpec) -> str | None:
+        """Return why a request can never finish, not even alone; None if it can."""
+        if not self.fits(spec.total_tokens_max):
+            return f"it grows to {spec.total_tokens_max} tokens, which never fit"
+        largest = max((item.tokens for item in spec.media), default=0)
+        if largest > min(self.encoder_cache_size, self.max_num_encoder_input_tokens):
+            return f"it has a medium of {largest} tokens, which never fits the encoder"
+        if spec.media and not self.chunked_prefill:
+            encoded = sum(item.tokens for item in spec.media)
+            if encoded > min(self.encoder_cache_size, self.max_num_encoder_input_tokens):
+                return f"its media of {encoded} tokens never fit the encoder in one step"
+        return None
+
+    def first_attended(self, position: int) -> int:
+        """Return the first position that the token at ``position`` looks at."""
+        return max(0, position - self.sliding_window + 1) if self.sliding_window else 0

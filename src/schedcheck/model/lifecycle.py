@@ -13,11 +13,14 @@ from typing import Final
 from attrs import frozen
 
 from schedcheck.model.capability import Capability
+from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import Status
 
 _LOADS: Final = frozenset({Capability.ASYNC_LOADS})
 _ABORT: Final = frozenset({Capability.ABORT})
 _FAULTS: Final = frozenset({Capability.TRANSFER_FAULTS})
+_GRAMMAR: Final = frozenset({Capability.STRUCTURED_OUTPUT})
+_SESSIONS: Final = frozenset({Capability.STREAMING_INPUT})
 _PIPELINE: Final = frozenset({Capability.PIPELINE})
 
 
@@ -51,6 +54,31 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(_S.RUNNING, _S.PREEMPTED, why="pressure or force"),
     Transition(_S.PREEMPTED, _S.RUNNING, why="resumed"),
     Transition(_S.PREEMPTED, _S.WAITING_FOR_REMOTE_KVS, _LOADS, "its KV is held outside"),
+    Transition(None, _S.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR, _GRAMMAR, "added, has a grammar"),
+    Transition(_S.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR, _S.WAITING, _GRAMMAR, "compiled"),
+    Transition(
+        _S.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR, _S.RUNNING, _GRAMMAR, "compiled and admitted"
+    ),
+    Transition(
+        _S.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+        _S.WAITING_FOR_REMOTE_KVS,
+        _GRAMMAR | _LOADS,
+        "compiled, and its KV is held outside",
+    ),
+    Transition(_S.RUNNING, _S.WAITING_FOR_STREAMING_REQ, _SESSIONS, "answered, awaits a chunk"),
+    Transition(_S.RUNNING, _S.WAITING, _SESSIONS, "answered, and the next chunk was there"),
+    Transition(_S.WAITING_FOR_STREAMING_REQ, _S.WAITING, _SESSIONS, "got its next chunk"),
+    Transition(
+        _S.PREEMPTED,
+        _S.WAITING_FOR_STREAMING_REQ,
+        _SESSIONS | _PIPELINE,
+        "answered by a step issued before",
+    ),
+    Transition(
+        _S.PREEMPTED, _S.WAITING, _SESSIONS | _PIPELINE, "the same, and the next chunk was there"
+    ),
+    Transition(_S.WAITING_FOR_STREAMING_REQ, _S.FINISHED_ABORTED, _SESSIONS | _ABORT),
+    Transition(_S.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR, _S.FINISHED_ABORTED, _GRAMMAR | _ABORT),
     Transition(_S.WAITING, _S.FINISHED_ABORTED, _ABORT),
     Transition(_S.WAITING_FOR_REMOTE_KVS, _S.FINISHED_ABORTED, _ABORT),
     Transition(_S.RUNNING, _S.FINISHED_ABORTED, _ABORT),
@@ -63,6 +91,24 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(_S.RUNNING, _S.FINISHED_ERROR, _FAULTS | {Capability.SYNC_LOADS}, "load failed"),
 )
 """Every lawful transition. What is not here is a finding (REQ-006)."""
+
+
+def is_lawful(before: Status | None, after: Status | None, spec: RequestSpec) -> bool:
+    """Return whether a request like this may change its status so in one call.
+
+    Only a request with a grammar waits for one, and only a session goes from one turn to the next.
+    """
+    possible = {
+        *(_GRAMMAR if spec.grammar else ()),
+        *(_SESSIONS if spec.chunks else ()),
+    }
+    special = _GRAMMAR | _SESSIONS
+    return any(needs & special <= possible for needs in _NEEDS.get((before, after), ()))
+
+
+_NEEDS: Final[dict[tuple[Status | None, Status | None], list[frozenset[Capability]]]] = {}
+for _transition in TRANSITIONS:
+    _NEEDS.setdefault((_transition.before, _transition.after), []).append(_transition.needs)
 
 LAWFUL: Final[frozenset[tuple[Status | None, Status | None]]] = frozenset(
     (transition.before, transition.after) for transition in TRANSITIONS

@@ -85,6 +85,14 @@ class SchedulerOutput:
     finished: tuple[str, ...] = ()
     """Requests the workers may forget (``finished_req_ids``)."""
     loads: tuple[Load, ...] = ()
+    scheduled_spec_decode_tokens: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    """Drafts to verify, by request: the last of the tokens that its row counts. Where only the
+    workers know a draft, UNKNOWN_DRAFT stands for it."""
+    scheduled_encoder_inputs: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    """Media to encode in this step: their places among the media of the request, from 0."""
+    freed_encoder_keys: tuple[str, ...] = ()
+    """Media whose encoder output the workers drop before this step
+    (``free_encoder_mm_hashes``)."""
 
     @property
     def scheduled_new_reqs(self) -> tuple[Row, ...]:
@@ -112,7 +120,10 @@ class WorkerResult:
     """What the simulated worker gives back for one executed step."""
 
     sampled: Mapping[str, tuple[int, ...]] = field(factory=dict)
-    """New tokens by request; a request whose known tokens were not all computed has none."""
+    """New tokens by request, accepted drafts first; a request whose known tokens were not all
+    computed has none."""
+    drafts: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    """Drafts that the workers propose for the next step, by request."""
     loads_finished: tuple[str, ...] = ()
     """Asynchronous loads that ended since the last result, failed ones and aborted ones too."""
     sends_finished: tuple[str, ...] = ()
@@ -128,6 +139,9 @@ class EngineOutput:
     finished: Mapping[str, FinishReason] = field(factory=dict)
     sends: tuple[str, ...] = ()
     """Requests that ended here and whose KV is now being sent: their blocks must stay."""
+    cached_tokens: Mapping[str, tuple[int, int]] = field(factory=dict)
+    """Tokens of a prompt that were hit in the prefix cache and loaded from outside, told to the
+    client with the first token."""
 
 
 @frozen(kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from attrs import field, frozen
@@ -11,6 +12,28 @@ OWN: Final = "own"
 """The prompt stream that belongs to one request alone."""
 OUTPUT_OF: Final = "output:"
 """Prefix of a prompt stream made of another request's output: ``output:r2``."""
+MEDIA: Final = "media:"
+"""Prefix of a prompt stream that is a medium, an image say: ``media:cat``."""
+
+
+@frozen
+class MediaItem:
+    """One medium in a prompt: its encoder output is needed when its tokens are computed."""
+
+    key: str
+    """What it is: equal in every request that shows the same."""
+    offset: int
+    """Position of its first token in the prompt."""
+    tokens: int
+
+    @property
+    def end(self) -> int:
+        """Position behind its last token."""
+        return self.offset + self.tokens
+
+    def is_within(self, start: int, end: int) -> bool:
+        """Return whether some of its tokens are among those from ``start`` up to ``end``."""
+        return self.end > start and self.offset < end
 
 
 @frozen(kw_only=True)
@@ -18,8 +41,8 @@ class RequestSpec:
     """One request, described without any token: tokens follow from it by the toy model.
 
     ``prompt`` is a list of segments ``(stream, length in tokens)``. A stream is a shared name
-    (equal in every request that uses it), ``own``, or ``output:r2`` for a later turn of the
-    conversation that ``r2`` began.
+    (equal in every request that uses it), ``own``, ``output:r2`` for a later turn of the
+    conversation that ``r2`` began, or ``media:cat`` for a medium.
     """
 
     prompt: tuple[tuple[str, int], ...]
@@ -37,6 +60,21 @@ class RequestSpec:
     """Whether its KV is sent elsewhere at its end, so that its blocks stay until the send ends."""
     engine_id_of: str | None = None
     """The earlier request whose engine id this one reuses; None: an id of its own."""
+    lookup_undecided: bool = False
+    """Whether the KV store outside says at first that it does not know yet what it holds."""
+    grammar: bool = False
+    """Whether its output is structured, so that it waits until its grammar is compiled."""
+    adapter: str | None = None
+    """The adapter (LoRA) it uses: equal tokens mean other KV under another adapter."""
+    salt: str | None = None
+    """Its cache salt: equal tokens are not shared across salts."""
+    drafts: tuple[tuple[int, int], ...] = ()
+    """Speculative decoding: each time it samples, the next ``(proposed, accepted)`` of this list,
+    which is gone through again and again, says how many drafts the workers propose for it and how
+    many of these are right."""
+    chunks: tuple[int, ...] = ()
+    """Lengths in tokens of the further inputs of a streaming session. Each is answered with up to
+    ``max_tokens`` tokens. The last token of an answer is not part of the session."""
 
     @property
     def prompt_tokens_count(self) -> int:
@@ -45,5 +83,28 @@ class RequestSpec:
 
     @property
     def total_tokens_max(self) -> int:
-        """Prompt plus the most it may generate, in tokens."""
-        return self.prompt_tokens_count + self.max_tokens
+        """Prompt, later chunks and the most it may generate, in tokens."""
+        turns = 1 + len(self.chunks)
+        return self.prompt_tokens_count + sum(self.chunks) + turns * self.max_tokens
+
+    @property
+    def output_tokens_max(self) -> int:
+        """How many tokens one turn ends with at the latest, its stop token included."""
+        return self.max_tokens if self.stop_at is None else min(self.max_tokens, self.stop_at + 1)
+
+    @property
+    def media(self) -> tuple[MediaItem, ...]:
+        """The media in its prompt, in order."""
+        return media_in(self.prompt)
+
+
+@lru_cache(maxsize=1024)
+def media_in(prompt: tuple[tuple[str, int], ...]) -> tuple[MediaItem, ...]:
+    """Return the media in a prompt, in order."""
+    found: list[MediaItem] = []
+    offset = 0
+    for stream, length in prompt:
+        if stream.startswith(MEDIA) and length:
+            found.append(MediaItem(stream.removeprefix(MEDIA), offset, length))
+        offset += length
+    return tuple(found)

@@ -16,6 +16,9 @@ class Status(StrEnum):
 
     WAITING = "WAITING"
     WAITING_FOR_REMOTE_KVS = "WAITING_FOR_REMOTE_KVS"
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
+    WAITING_FOR_STREAMING_REQ = "WAITING_FOR_STREAMING_REQ"
+    """A session between two chunks of its input."""
     RUNNING = "RUNNING"
     PREEMPTED = "PREEMPTED"
     FINISHED_STOPPED = "FINISHED_STOPPED"
@@ -66,6 +69,9 @@ class Snapshot:
     blocks_total: int | None = None
     free_block_ids: tuple[int, ...] | None = None
     """The free list, sorted, an id as often as it stands there; None: not shown."""
+
+    block_refs: Mapping[int, int] | None = None
+    """References to each block that has any; None: not shown."""
 
     def blocks_of(self, name: str) -> frozenset[int]:
         """Return the distinct blocks a request holds, over all groups; empty when not shown."""

@@ -7,7 +7,8 @@ Rules
 - The next token is a function of the state alone. Equal prefixes therefore continue equally,
   prefix sharing is real, and a token that is lost, repeated, swapped or invented shows.
 - Nothing here uses Python's ``hash``: a trace means the same in every process and for ever.
-- Values below FIRST_TOKEN are reserved: a stop token, and later drafts that must be refused.
+- Values below FIRST_TOKEN are reserved: a stop token, and drafts that must be refused.
+- The state before any token depends on adapter and salt, under which equal tokens are other KV.
 
 Blind spot: tokens dropped and sampled again look like tokens kept, since the function is pure.
 The Ledger therefore counts positions sampled and positions delivered besides comparing values.
@@ -16,12 +17,17 @@ The Ledger therefore counts positions sampled and positions delivered besides co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from schedcheck.model.request import OUTPUT_OF, OWN, RequestSpec
 
 STOP_TOKEN: Final = 7
 """The token at a request's ``stop_at``."""
+WRONG_DRAFT: Final = 8
+"""A draft that no prefix continues with, so that it is always refused."""
+UNKNOWN_DRAFT: Final = -1
+"""Stands in a step for a draft that only the workers know."""
 FIRST_TOKEN: Final = 1000
 """The smallest token that is not reserved."""
 LAST_TOKEN: Final = 2**31 - 1
@@ -57,6 +63,18 @@ def state_of(tokens: Iterable[int], *, root: int = ROOT) -> int:
     return state
 
 
+def root_of(spec: RequestSpec) -> int:
+    """Return the state of a request before any token: it differs by adapter and salt."""
+    if spec.adapter is None and spec.salt is None:
+        return ROOT
+    return _root_of(spec.adapter, spec.salt)
+
+
+@lru_cache(maxsize=1024)
+def _root_of(adapter: str | None, salt: str | None) -> int:
+    return _text_state(f"adapter {adapter or ''} salt {salt or ''}")
+
+
 def token_in(state: int) -> int:
     """Return the token that follows a prefix with this state."""
     return FIRST_TOKEN + mix(state ^ 0x7F4A7C15) % (LAST_TOKEN - FIRST_TOKEN)
@@ -74,6 +92,12 @@ def prompt_tokens(name: str, specs: Mapping[str, RequestSpec]) -> tuple[int, ...
     segment is the output of a request that is not there, or of ``name`` itself.
     """
     return _prompt_of(name, specs, frozenset())
+
+
+def chunk_tokens(name: str, spec: RequestSpec, number: int) -> tuple[int, ...]:
+    """Return chunk ``number`` (from 0) of a streaming session, in tokens."""
+    root = _text_state(f"chunk {number} of {name}")
+    return tuple(token_in(root ^ mix(index)) for index in range(spec.chunks[number]))
 
 
 def _prompt_of(
@@ -94,7 +118,7 @@ def _output_of(
 ) -> list[int]:
     if name not in specs or name in within:
         raise UnknownStream(f"the prompt of a request continues {name!r}, which is not added yet")
-    state = state_of(_prompt_of(name, specs, within))
+    state = state_of(_prompt_of(name, specs, within), root=root_of(specs[name]))
     tokens: list[int] = []
     for index in range(length):
         token = next_token(specs[name], state=state, output_index=index)

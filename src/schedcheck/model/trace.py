@@ -174,6 +174,16 @@ class Malformed(Event):
     problem: str
 
 
+@frozen(kw_only=True)
+class Repeated(Event):
+    """The trace was played once more from its beginning, and looked at twice as often."""
+
+    difference: str
+    """The first thing that came out otherwise, in words; empty: nothing did."""
+    impurity: str
+    """What differed between two looks at the same state, in words; empty: nothing did."""
+
+
 AnyEvent = (
     Added
     | Scheduled
@@ -184,6 +194,7 @@ AnyEvent = (
     | Crashed
     | Hung
     | Malformed
+    | Repeated
 )
 
 

@@ -11,13 +11,21 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define
 
-from schedcheck.model.actions import Abort
+from schedcheck.model.actions import (
+    Abort,
+    AddChunk,
+    AnswerLookup,
+    GrammarReady,
+    Pause,
+    ResetPrefixCache,
+    Resume,
+)
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.output import (
     Accepted,
@@ -31,7 +39,6 @@ from schedcheck.model.output import (
 )
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import EMPTY_SNAPSHOT, Snapshot, Status
-from schedcheck.model.tokens import extend, next_token, state_of
 from schedcheck.model.trace import (
     Added,
     AnyEvent,
@@ -41,138 +48,8 @@ from schedcheck.model.trace import (
     Transfer,
     TransferEnded,
 )
-
-ROLE_WORDS: Final[Mapping[Role, str]] = {
-    Role.NEW: "new",
-    Role.RESUMED: "resumed",
-    Role.RUNNING: "running",
-    Role.UNKNOWN: "scheduled",
-}
-
-
-@define
-class OpenLoad:
-    """An asynchronous load between its start and the result that reports it."""
-
-    load: Load
-    ended: bool = False
-    """Physically over: nothing writes its blocks any more."""
-    bad_block: int | None = None
-
-
-@define
-class OpenSend:
-    """A send between the end of its request and the result that reports it."""
-
-    blocks: frozenset[int]
-    after_step: int = -1
-    """The step planned last when it began: the workers learn of the send only after that one."""
-    ended: bool = False
-
-
-@define
-class Life:
-    """Everything that is known about one request."""
-
-    name: str
-    spec: RequestSpec
-    engine_id: str
-    prompt: tuple[int, ...]
-    rejected: bool = False
-    status: Status | None = None
-    delivered: list[int] = Factory(list)
-    in_flight: int = 0
-    """Steps in flight that compute something for it."""
-    times_new: int = 0
-    times_resumed: int = 0
-    times_preempted: int = 0
-    preempted_since_scheduled: bool = False
-    told_to_forget: bool = False
-    """Since it was last scheduled, the workers were told that it was preempted."""
-    path: list[Status] = Factory(list)
-    """Statuses seen since it was last scheduled."""
-    finished: FinishReason | None = None
-    finishes_reported: int = 0
-    announced: int = 0
-    """How often the workers were told to forget it for good."""
-    load: OpenLoad | None = None
-    send: OpenSend | None = None
-    _states: list[int] = Factory(list)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it was accepted and has not ended."""
-        return not self.rejected and self.finished is None
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether the workers ever got it."""
-        return self.times_new + self.times_resumed > 0
-
-    def state_at(self, length: int) -> int:
-        """Return the toy model's state after the first ``length`` tokens it ought to have."""
-        states = self._states
-        if not states:
-            states.append(state_of(()))
-            for token in self.prompt:
-                states.append(extend(states[-1], token))
-        while len(states) <= length:
-            states.append(extend(states[-1], self._token_after(len(states) - 1)))
-        return states[length]
-
-    def token_at(self, position: int) -> int:
-        """Return the token it ought to have at a position, prompt or output."""
-        if position < len(self.prompt):
-            return self.prompt[position]
-        return self._token_after(position)
-
-    def _token_after(self, length: int) -> int:
-        state = self.state_at(length)
-        return next_token(self.spec, state=state, output_index=length - len(self.prompt))
-
-
-@frozen
-class Problem:
-    """Something that the simulated worker or the shadow memory found impossible or wrong."""
-
-    kind: str
-    name: str
-    expected: str
-    found: str
-
-
-@frozen
-class RowFact:
-    """What one scheduled row meant when it was scheduled."""
-
-    row: Row
-    life: Life
-    known: bool
-    """The workers knew the request and had not been told to forget it."""
-    times_sent: int
-    """How often it had been sent as new or resumed before."""
-    preempted: bool
-    """It had been preempted since it was last scheduled, or before it ever was."""
-    told_to_forget: bool
-    path: tuple[Status, ...]
-    """The statuses it was seen in since it was last scheduled, the last one first seen last."""
-    loading: bool
-    """An asynchronous load of it was open: physically, or not yet reported."""
-    finished: bool
-
-    @property
-    def journey(self) -> str:
-        """The path in words: ``PREEMPTED -> WAITING_FOR_REMOTE_KVS -> resumed``."""
-        return " -> ".join([*(status.value for status in self.path), ROLE_WORDS[self.row.role]])
-
-
-@define
-class InFlight:
-    """A step that was planned and not executed yet."""
-
-    output: SchedulerOutput
-    bad_blocks: dict[str, int] = Factory(dict)
-    """Synchronous loads of this step that are going to fail, and from which block on."""
+from schedcheck.oracles.facts import InFlight, LoadFact, Problem, RowFact
+from schedcheck.oracles.life import Life, OpenLoad, OpenSend
 
 
 @define
@@ -191,6 +68,17 @@ class Ledger:
     has_work: bool = False
     facts: tuple[RowFact, ...] = ()
     """What the rows of the event folded last meant; empty if it scheduled nothing."""
+    load_facts: tuple[LoadFact, ...] = ()
+    """What the loads that began with the event folded last meant."""
+    sends_now: tuple[str, ...] = ()
+    """Requests whose KV began to be sent with the event folded last."""
+    paused: Pause | None = None
+    """The pause that is on."""
+    cache_resets: int = 0
+    """How often the prefix cache was emptied."""
+    gainless: Counter[str] = Factory(Counter)
+    """Preemptions in steps, by request, since any request got further than it ever was, and
+    since anything was awaited from outside."""
     changes: tuple[tuple[str, Status | None, Status | None], ...] = ()
     """Changes of status that the event folded last brought: name, before, after."""
     finished_now: tuple[str, ...] = ()
@@ -201,6 +89,8 @@ class Ledger:
     """The step that the event folded last executed."""
     worker_problems: tuple[Problem, ...] = ()
     """What the simulated worker could not do with that step."""
+    sampled: Mapping[str, tuple[int, int]] = Factory(dict)
+    """What the workers sampled in that step: how many tokens were known, and how many are new."""
     memory_problems: tuple[Problem, ...] = ()
     """What the shadow memory found wrong with it, or with the transfer that ended."""
 
@@ -225,15 +115,24 @@ class Ledger:
         ]
 
     def is_quiet(self) -> bool:
-        """Return whether nothing outside is open: no step in flight, no transfer unreported."""
-        return not self.in_flight and all(
-            life.load is None and life.send is None for life in self.lives.values()
+        """Return whether no step is in flight and nothing is awaited from outside."""
+        return not self.in_flight and not self.awaits_outside()
+
+    def awaits_outside(self) -> bool:
+        """Return whether a transfer, grammar, answer, chunk or the end of a pause is awaited."""
+        return self.paused is not None or any(
+            life.load is not None or life.send is not None or (life.is_live and life.blocked_by)
+            for life in self.lives.values()
         )
 
     def fold(self, event: AnyEvent) -> None:
         """Take in one event. Called by the Judge alone."""
         self.before = self.snapshot
         self.facts, self.finished_now, self.executed = (), (), None
+        self.load_facts, self.sends_now = (), ()
+        for life in self.lives.values():
+            if life.spec.chunks:
+                life.begin_due_turn()
         match event:
             case Added():
                 self._add(event)
@@ -244,6 +143,8 @@ class Ledger:
             case Controlled(action=Abort(request=name), answer=Accepted(sends=sends)):
                 self._finish(name, FinishReason.ABORTED)
                 self._open_sends(sends)
+            case Controlled(answer=Accepted()):
+                self._control(event)
             case TransferEnded():
                 self._end_transfer(event)
             case _:
@@ -261,7 +162,25 @@ class Ledger:
             engine_id,
             event.tokens,
             rejected=not isinstance(event.answer, Accepted),
+            sampled_to=len(event.tokens),
         )
+
+    def _control(self, event: Controlled) -> None:
+        match event.action:
+            case GrammarReady(request=name):
+                self.lives[name].grammar_ready = True
+            case AnswerLookup(request=name):
+                self.lives[name].lookup_answered = True
+            case AddChunk(request=name):
+                self.lives[name].chunks_given += 1
+            case ResetPrefixCache():
+                self.cache_resets += 1
+            case Pause():
+                self.paused = event.action
+            case Resume():
+                self.paused = None
+            case _:
+                pass
 
     def _schedule(self, output: SchedulerOutput, after: Snapshot) -> None:
         self.unannounced = frozenset(
@@ -276,12 +195,52 @@ class Ledger:
             if name in self.lives:
                 self.lives[name].announced += 1
         rows = {row.name: row for row in output.rows if row.name in self.lives}
+        loads = {load.name: load for load in output.loads if load.name in self.lives}
+        for row in rows.values():
+            self._note_hit(row.name, row.role, row.start or 0, loads)
+        self.load_facts = tuple(self._take_load(load) for load in loads.values())
         self.facts = tuple(self._take_row(row) for row in rows.values())
-        for load in output.loads:
-            if load.is_async and load.name in self.lives:
-                self.lives[load.name].load = OpenLoad(load)
-        self.in_flight.append(InFlight(output))
+        self.in_flight.append(
+            InFlight(
+                output,
+                hits={
+                    row.name: (self.lives[row.name].hit, self.lives[row.name].hit_epoch)
+                    for row in rows.values()
+                    if row.role is not Role.RUNNING
+                },
+                preemptions={name: self.lives[name].times_preempted for name in rows},
+            )
+        )
         self.last_planned = output.step_id
+
+    def _note_hit(self, name: str, role: Role, start: int, loads: Mapping[str, Load]) -> None:
+        """Note how many tokens a request that held no blocks shares with others."""
+        if not self.config.prefix_caching:
+            return
+        life = self.lives[name]
+        beyond = life.loaded_to is not None and start > life.loaded_to
+        if role is Role.RUNNING or (self.before.blocks_of(name) and not beyond):
+            return  # what it holds, it got when it was admitted or began to load
+        life.hit = loads[name].start if name in loads else start
+        life.hit_epoch = self.cache_resets
+
+    def _take_load(self, load: Load) -> LoadFact:
+        life = self.lives[load.name]
+        fact = LoadFact(
+            load=load,
+            life=life,
+            loading=life.load is not None,
+            has_loaded=life.has_loaded,
+            blocked_by=life.blocked_by,
+        )
+        life.load_end_max = max(life.load_end_max, load.start + load.count)
+        if load.is_async:
+            if self.config.prefix_caching and not self.before.blocks_of(load.name):
+                life.hit, life.hit_epoch = load.start, self.cache_resets
+            life.load, life.loaded_to = OpenLoad(load), None
+        else:
+            life.has_loaded = True
+        return fact
 
     def _announce_preemption(self, name: str, *, comes_back: bool, after: Snapshot) -> None:
         life = self.lives.get(name)
@@ -297,6 +256,8 @@ class Ledger:
     def _preempt(self, life: Life) -> None:
         life.times_preempted += 1
         life.preempted_since_scheduled = True
+        life.has_loaded = False
+        life.proposed = ()
 
     def _take_row(self, row: Row) -> RowFact:
         life = self.lives[row.name]
@@ -310,25 +271,45 @@ class Ledger:
             preempted=life.preempted_since_scheduled,
             told_to_forget=life.told_to_forget,
             path=tuple(life.path),
+            continued=life.continued_since_scheduled,
+            proposed=life.proposed,
+            blocked_by=life.blocked_by,
             loading=life.load is not None,
             finished=life.finished is not None,
         )
+        if not life.was_sent and not life.load_has_failed:
+            life.first_start = row.start
         life.times_new += row.role is Role.NEW
         life.times_resumed += row.role is Role.RESUMED
         life.in_flight += 1
         life.preempted_since_scheduled = False
-        life.told_to_forget = False
+        life.told_to_forget = life.continued_since_scheduled = False
+        life.proposed = ()
+        life.loaded_to = None
         life.path.clear()
         return fact
 
     def _complete(self, result: WorkerResult, output: EngineOutput) -> None:
         if self.in_flight:
             self.executed = self.in_flight.popleft()
+            self._note_progress(self.executed.output.rows)
             for name in {row.name for row in self.executed.output.rows}:
                 if name in self.lives:
                     self.lives[name].in_flight -= 1
+        for name, bad_block in result.loads_failed.items():
+            life = self.lives[name]
+            life.has_loaded = False
+            if life.load is None:
+                life.load_has_failed, life.first_start = True, None
+            else:
+                good = life.load.load.start + bad_block * self.config.block_size
+                life.loaded_to = good
         for name in result.loads_finished:
             self.lives[name].load = None
+            self.lives[name].has_loaded = name not in result.loads_failed
+        for name, drafts in result.drafts.items():
+            if not self.lives[name].preempted_since_scheduled:
+                self.lives[name].proposed = drafts
         for name in result.sends_finished:
             self.lives[name].send = None
         for name, tokens in output.delivered.items():
@@ -337,6 +318,15 @@ class Ledger:
         for name, reason in output.finished.items():
             self._finish(name, reason)
         self._open_sends(output.sends)
+
+    def _note_progress(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            life = self.lives.get(row.name)
+            if life is not None and row.start is not None:
+                end = row.start + row.count
+                if end > life.computed_max:
+                    life.computed_max = end
+                    self.gainless.clear()
 
     def _finish(self, name: str, reason: FinishReason) -> None:
         life = self.lives.get(name)
@@ -350,6 +340,8 @@ class Ledger:
     def _open_sends(self, names: Iterable[str]) -> None:
         for name in names:
             if name in self.lives:
+                self.sends_now = (*self.sends_now, name)
+                self.lives[name].times_sent += 1
                 self.lives[name].send = OpenSend(self.before.blocks_of(name), self.last_planned)
 
     def _end_transfer(self, event: TransferEnded) -> None:
@@ -364,6 +356,13 @@ class Ledger:
             assert step is not None
             assert event.bad_block is not None
             step.bad_blocks[event.name] = event.bad_block
+
+    def take_samples(self, sampled: Mapping[str, tuple[int, int]]) -> None:
+        """Take in what the workers sampled in the step executed last. Called by the Judge alone."""
+        self.sampled = dict(sampled)
+        for name, (known, new) in sampled.items():
+            life = self.lives[name]
+            life.sampled_to = max(life.sampled_to, known + new)
 
     def sync_load_in_flight(self, name: str) -> InFlight | None:
         """Return the step in flight that loads KV for a request synchronously, if any."""
@@ -385,9 +384,13 @@ class Ledger:
             preempted_now = status is Status.PREEMPTED and life.status is Status.RUNNING
             if preempted_now and not life.preempted_since_scheduled:
                 self._preempt(life)
+            if preempted_now and isinstance(event, Scheduled):
+                self.gainless[name] += 1
             life.status = status
             _extend_path(life.path, status)
         self.changes = tuple(changes)
+        if self.gainless and self.awaits_outside():
+            self.gainless.clear()  # whoever holds blocks may be waiting for that
 
     def _status_of(self, life: Life) -> Status | None:
         """Return what the snapshot shows; for a forgotten request, how it ended."""

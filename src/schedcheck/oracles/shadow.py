@@ -12,8 +12,12 @@ Rules
   a send owns its blocks for reading: a step that writes into either is a conflict at once.
 - A write stamp on each block keeps reading cheap: what was right is read again only after a write.
 
-Blind spots: the window of a sliding-window group and blocks copied on write are not modelled, so
-only full-attention groups are checked.
+- A step reads what its tokens look at: all before, or what lies within the sliding window.
+- A request reads blocks that it hit (shared from the prefix cache) and others. Which it hit, the
+  Ledger says; what is wrong with them is told apart.
+
+Blind spots: blocks copied on write, and groups that attend differently within one model, are not
+modelled.
 """
 
 from __future__ import annotations
@@ -23,11 +27,14 @@ from typing import Final
 from attrs import Factory, define
 
 from schedcheck.model.output import Load, Row
-from schedcheck.oracles.ledger import InFlight, Ledger, Problem
+from schedcheck.oracles.facts import InFlight, Problem
+from schedcheck.oracles.ledger import Ledger
 from schedcheck.oracles.worker import Place, SimulatedWorker
 
 _GARBAGE: Final = -1
 """What a slot holds after a write of nonsense."""
+_REFUSED: Final = -2
+"""What a slot holds after the KV of a refused draft was written."""
 
 
 @define
@@ -35,6 +42,8 @@ class _Block:
     slots: list[int | None]
     stamp: int = 0
     writer: str = ""
+    resets: int = 0
+    """How often the prefix cache had been emptied when it was written last."""
 
 
 @define
@@ -86,15 +95,16 @@ class ShadowMemory:
         request = self.worker.requests[row.name]
         nonsense = row.name in step.bad_blocks
         size = self.ledger.config.block_size
-        end = min(request.computed, len(request.tokens))
+        known = min(request.computed, len(request.tokens))
         owned = self._owned_by_transfers(row.name, step)
         for group, table in enumerate(request.tables):
-            for position in range(request.computed - row.count, min(end, len(table) * size)):
+            end = min(request.last_end, len(table) * size)
+            for position in range(request.last_start, end):
                 place = (group, table[position // size])
                 if place[1] in owned:
                     self._conflict(row.name, place, owned[place[1]])
-                content = _GARBAGE if nonsense else request.states[position + 1]
-                self._write(place, position % size, content, row.name)
+                content = request.states[position + 1] if position < known else _REFUSED
+                self._write(place, position % size, _GARBAGE if nonsense else content, row.name)
 
     def _owned_by_transfers(self, writer: str, step: InFlight) -> dict[int, str]:
         """Return the blocks that a transfer open while ``step`` runs owns, with what to call it."""
@@ -126,44 +136,82 @@ class ShadowMemory:
         block = self._blocks.get(place)
         if block is None:
             block = self._blocks[place] = _Block([None] * self.ledger.config.block_size)
-        if block.slots[slot] != content:
+        old = block.slots[slot]
+        if old != content:
+            if old is not None and old > 0:
+                self._look_for_sharers(place, slot, old, writer)
             block.slots[slot] = content
             block.stamp += 1
         block.writer = writer
+        block.resets = self.ledger.cache_resets
+
+    def _look_for_sharers(self, place: Place, slot: int, old: int, writer: str) -> None:
+        """Report a request that still holds a block in which its KV is being overwritten."""
+        group, size = place[0], self.ledger.config.block_size
+        for name, request in self.worker.requests.items():
+            if name == writer or place[1] not in self.ledger.before.blocks_of(name):
+                continue
+            table = request.tables[group] if group < len(request.tables) else []
+            at = table.index(place[1]) * size + slot if place[1] in table else -1
+            if 0 <= at < request.computed and request.states[at + 1] == old:
+                self.problems.append(
+                    Problem(
+                        "overwrites-shared",
+                        writer,
+                        f"block {place[1]}, which {name} holds as well, keeps the KV of {name}",
+                        f"a step wrote other KV of {writer} into slot {slot}",
+                    )
+                )
+                return
 
     def _read_row(self, row: Row) -> None:
         request = self.worker.requests[row.name]
-        size = self.ledger.config.block_size
+        config = self.ledger.config
+        size = config.block_size
         end = min(request.computed, len(request.tokens))
+        begin = config.first_attended(request.last_start)
         for group, table in enumerate(request.tables):
-            for index in range(min(len(table), -(-end // size))):
+            for index in range(begin // size, min(len(table), -(-end // size))):
                 place = (group, table[index])
-                first, last = index * size, min(end, (index + 1) * size)
+                first, last = max(begin, index * size), min(end, (index + 1) * size)
                 block = self._blocks.get(place)
-                mark = (-1 if block is None else block.stamp, request.states[last])
+                is_hit = (index + 1) * size <= request.hit
+                resets = request.hit_epoch if is_hit else -1
+                mark = (-1 if block is None else block.stamp, request.states[last], resets)
                 if request.verified.get(place) == mark:
                     continue
                 expected = request.states[first + 1 : last + 1]
-                if not self._read_block(row.name, block, place, expected):
+                problem = self._problem_with(block, first % size, expected, resets)
+                if problem:
+                    kind, found = problem
+                    self.problems.append(
+                        Problem(
+                            f"{'hit' if is_hit else 'read'}-{kind}",
+                            row.name,
+                            f"the KV of {row.name} in block {place[1]}",
+                            found,
+                        )
+                    )
                     return
                 request.verified[place] = mark
 
-    def _read_block(
-        self, name: str, block: _Block | None, place: Place, expected: list[int]
-    ) -> bool:
-        held = [None] * len(expected) if block is None else block.slots
-        for slot, state in enumerate(expected):
-            if held[slot] == state:
+    def _problem_with(
+        self, block: _Block | None, slot: int, expected: list[int], resets: int
+    ) -> tuple[str, str] | None:
+        """Return what is wrong with the KV in a block from ``slot`` on; None if nothing is."""
+        if block is None:
+            return "unwritten", "nothing was ever written there"
+        for number, state in enumerate(expected, slot):
+            held = block.slots[number]
+            if held == state:
                 continue
-            if held[slot] is None:
-                kind, what = "read-unwritten", "nothing was ever written there"
-            elif held[slot] == _GARBAGE:
-                kind, what = "read-failed-load", "a load that failed should have filled it"
-            else:
-                kind = "read-foreign"
-                what = f"it holds other KV, written last for {block.writer if block else '?'}"
-            self.problems.append(
-                Problem(kind, name, f"the KV of {name} in block {place[1]} slot {slot}", what)
-            )
-            return False
-        return True
+            if held is None:
+                return "unwritten", f"nothing was ever written into its slot {number}"
+            if held == _GARBAGE:
+                return "failed-load", "a load that failed should have filled it"
+            if held == _REFUSED:
+                return "refused-draft", "the draft that was computed there was refused"
+            return "foreign", f"slot {number} holds other KV, written last for {block.writer}"
+        if block.resets < resets:
+            return "stale", "it was written before the prefix cache was emptied"
+        return None

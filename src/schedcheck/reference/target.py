@@ -6,7 +6,17 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from schedcheck.model.actions import Abort, Action, Preempt, ResetPrefixCache
+from schedcheck.model.actions import (
+    Abort,
+    Action,
+    AddChunk,
+    AnswerLookup,
+    GrammarReady,
+    Pause,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+)
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.output import (
@@ -18,13 +28,15 @@ from schedcheck.model.output import (
 )
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import RequestView, Snapshot, Status
+from schedcheck.model.tokens import chunk_tokens
+from schedcheck.reference.block_pool import NULL_BLOCK
 from schedcheck.reference.mutants.registry import find
 from schedcheck.reference.request import Request
 from schedcheck.reference.scheduler import Scheduler
 from schedcheck.sut import Names, Refused, SystemUnderTest
 
-CAPABILITIES: Final = frozenset(Capability) - {Capability.PREFIX_CACHING}
-"""What the reference can do and show: everything but prefix caching."""
+CAPABILITIES: Final = frozenset(Capability)
+"""What the reference can do and show: everything."""
 
 
 @frozen
@@ -38,11 +50,11 @@ class ReferenceTarget:
     dialects: tuple[Dialect, ...] = (Dialect.V1, Dialect.V2)
 
     def honours(self, config: SchedulerConfig) -> SchedulerConfig | Refused:
-        """Leave prefix caching out; without chunks a whole request must fit into one step."""
+        """Take all of it; but without chunks a whole request must fit into one step."""
         budget = config.max_num_batched_tokens
         if not config.chunked_prefill:
             budget = max(budget, config.max_model_len)
-        return evolve(config, prefix_caching=False, max_num_batched_tokens=budget)
+        return evolve(config, max_num_batched_tokens=budget)
 
     def open(self, config: SchedulerConfig) -> SystemUnderTest:
         """Return a fresh scheduler."""
@@ -68,8 +80,9 @@ class ReferenceSystem:
 
     def add(self, name: str, spec: RequestSpec, tokens: tuple[int, ...]) -> Accepted | Rejected:
         """Queue a request, unless it can never fit or its id is in use."""
-        if not self.scheduler.config.fits(spec.total_tokens_max):
-            return Rejected(f"{spec.total_tokens_max} tokens never fit")
+        never = self.scheduler.config.why_never(spec)
+        if never:
+            return Rejected(never)
         try:
             engine_id = name if spec.engine_id_of is None else self.names.id_of(spec.engine_id_of)
         except KeyError:
@@ -87,6 +100,14 @@ class ReferenceSystem:
         return evolve(
             output,
             rows=tuple(evolve(row, name=self.names.name_of(row.name)) for row in output.rows),
+            scheduled_spec_decode_tokens={
+                self.names.name_of(one): drafts
+                for one, drafts in output.scheduled_spec_decode_tokens.items()
+            },
+            scheduled_encoder_inputs={
+                self.names.name_of(one): places
+                for one, places in output.scheduled_encoder_inputs.items()
+            },
             preempted=tuple(self.names.name_of(one) for one in output.preempted or ()),
             finished=finished,
             loads=tuple(evolve(one, name=self.names.name_of(one.name)) for one in output.loads),
@@ -110,6 +131,7 @@ class ReferenceSystem:
         output = self.scheduler.update_from_output(
             WorkerResult(
                 sampled={ids(name): tokens for name, tokens in result.sampled.items()},
+                drafts={ids(name): tokens for name, tokens in result.drafts.items()},
                 loads_finished=tuple(map(ids, result.loads_finished)),
                 sends_finished=tuple(map(ids, result.sends_finished)),
                 loads_failed=failed,
@@ -120,10 +142,11 @@ class ReferenceSystem:
             delivered={names(one): tokens for one, tokens in output.delivered.items()},
             finished={names(one): reason for one, reason in output.finished.items()},
             sends=tuple(map(names, output.sends)),
+            cached_tokens={names(one): counts for one, counts in output.cached_tokens.items()},
         )
 
     def control(self, action: Action) -> Accepted | Rejected:
-        """Abort, preempt or reset."""
+        """Do whatever is neither a request nor a result."""
         scheduler = self.scheduler
         match action:
             case Abort(request=name):
@@ -141,8 +164,31 @@ class ReferenceSystem:
             case ResetPrefixCache(running=running):
                 done = scheduler.reset_prefix_cache(reset_running_requests=running)
                 return Accepted() if done else Rejected("blocks are in use")
+            case Pause(admission_only=admission_only):
+                scheduler.pause(admission_only=admission_only)
+                return Accepted()
+            case Resume():
+                scheduler.resume()
+                return Accepted()
+            case GrammarReady(request=name) | AnswerLookup(request=name) | AddChunk(request=name):
+                owns = self.names.owns(name)
+                request = scheduler.requests.get(self.names.id_of(name)) if owns else None
+                if request is None or request.is_finished:
+                    return Rejected(f"{name} has ended")
+                self._arrived(action, request, name)
+                return Accepted()
             case _:
                 return Rejected(f"the reference knows no {action.do}")
+
+    def _arrived(self, action: Action, request: Request, name: str) -> None:
+        """Hand a request what it waits for."""
+        if isinstance(action, GrammarReady):
+            request.grammar_ready = True
+        elif isinstance(action, AnswerLookup):
+            request.lookup_answered = True
+        else:
+            number = request.turn + len(request.chunks)
+            self.scheduler.add_chunk(request, chunk_tokens(name, request.spec, number))
 
     def snapshot(self) -> Snapshot:
         """Show every request that is tracked, the queues and the pool."""
@@ -160,6 +206,7 @@ class ReferenceSystem:
             blocks_free=scheduler.pool.blocks_free,
             blocks_total=scheduler.pool.blocks_total,
             free_block_ids=tuple(sorted(scheduler.pool.free_blocks)),
+            block_refs=dict(sorted(scheduler.pool.refs.items())),
         )
 
     def has_work(self) -> bool:
@@ -176,5 +223,5 @@ def _view(request: Request) -> RequestView:
         num_computed_tokens=request.num_computed_tokens,
         num_tokens=request.num_tokens,
         num_preemptions=request.num_preemptions,
-        block_ids=(tuple(request.block_ids),),
+        block_ids=(tuple(block for block in request.block_ids if block != NULL_BLOCK),),
     )

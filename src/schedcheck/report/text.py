@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from schedcheck.engine.events import Failure, Outcome, Replayed
+from schedcheck.report.stall import stall_sentence, stall_state, stall_table
 from schedcheck.report.story import moment_lines, story_lines
 from schedcheck.report.summary import summary_lines
 from schedcheck.report.words import BAD, GOOD, WARN, WIDTH, Paint, clean, fact_lines, plain
@@ -54,7 +55,13 @@ def failure_lines(
     yield ""
     yield from _indented(story_lines(failure.story, paint=paint))
     yield ""
-    if failure.holdings and complaint.invariant.startswith("PRG"):
+    if failure.stall is not None:
+        yield from _indented(stall_table(failure.stall, width=WIDTH - 2, paint=paint))
+        yield ""
+        yield from _labelled("state", [stall_state(failure.stall)])
+        yield from _labelled("waits for", [stall_sentence(failure.stall)])
+        yield ""
+    elif failure.holdings and complaint.invariant.startswith("PRG"):
         yield from _labelled("held blocks", failure.holdings)
         yield ""
     yield from _labelled("about", [f"{complaint.subject} · {complaint.kind}"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from attrs import Factory, define, field, frozen
 
@@ -18,8 +19,9 @@ from schedcheck.engine.events import Ended, Failure
 from schedcheck.engine.executor import Executor
 from schedcheck.engine.failures import failure_of
 from schedcheck.engine.moves import Choice, choices, decode, drain_for
-from schedcheck.engine.play import Playback
+from schedcheck.engine.play import Playback, judged_again
 from schedcheck.engine.profiles import Load, Profile
+from schedcheck.engine.repeat import FAMILY
 from schedcheck.invariants.registry import Invariant
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
@@ -28,6 +30,9 @@ from schedcheck.model.trace import AnyEvent, Crashed, Header, StepRecord, Trace
 from schedcheck.model.verdict import Finding
 from schedcheck.stateful.violation import violation
 from schedcheck.sut import Target
+
+_REPEAT_EVENTS: Final = 8
+"""A trace is played twice when the number of its events is a multiple of this."""
 
 
 @frozen(kw_only=True)
@@ -138,8 +143,18 @@ class Driver:
         self.tally.crashes_ignored += self.is_over
 
     def drain(self) -> None:
-        """Carry out the quiet tail. Raises Violation."""
+        """Carry out the quiet tail, and some traces once more. Raises Violation."""
         self.do(drain_for(self.judge.ledger))
+        asks = any(one.family == FAMILY for one in self.plan.invariants)
+        # Which traces are repeated must follow from the trace: hypothesis plays it again itself.
+        events = sum(len(record.events) for record in self.records)
+        if asks and not self.is_over and events % _REPEAT_EVENTS == 0:
+            header = self._header()
+            record = judged_again(self.plan.target, header, self.records, self.judge)
+            self.records[-1] = record
+            if record.findings:
+                self.is_over = True
+                self._fail(record.findings)
 
     def close(self) -> None:
         """Let go of the scheduler and count the trace."""
@@ -148,19 +163,22 @@ class Driver:
         self.tally.unknown |= self.judge.unknown
         self._executor.close()
 
-    def _fail(self, findings: Sequence[Finding]) -> None:
+    def _header(self) -> Header:
         plan, tally = self.plan, self.tally
-        number = tally.coverage.traces + 1
-        playback = Playback(records=tuple(self.records), judge=self.judge)
-        header = Header(
+        return Header(
             target=plan.target_text,
             version=plan.target.version,
             config=self.load.config,
             capabilities=plan.target.capabilities,
-            seed=f"verify {tally.seed}/{number}",
+            seed=f"verify {tally.seed}/{tally.coverage.traces + 1}",
             schedcheck=__version__,
         )
-        trace = Trace(header=header, actions=playback.actions)
+
+    def _fail(self, findings: Sequence[Finding]) -> None:
+        plan, tally = self.plan, self.tally
+        number = tally.coverage.traces + 1
+        playback = Playback(records=tuple(self.records), judge=self.judge)
+        trace = Trace(header=self._header(), actions=playback.actions)
         finding = min(findings, key=lambda one: one.signature)
         failure = failure_of(
             trace,

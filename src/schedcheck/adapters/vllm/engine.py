@@ -112,6 +112,7 @@ def make_request(
             pooling_params=None,
             eos_token_id=None,
             priority=spec.priority,
+            cache_salt=spec.salt,
             arrival_time=float(arrival),
             block_hasher=_hasher(block_size),
         )

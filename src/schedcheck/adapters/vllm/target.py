@@ -22,6 +22,7 @@ _EVERYWHERE: Final = frozenset(
         Capability.PRIORITY,
         Capability.CHUNKED_PREFILL,
         Capability.PREFIX_CACHING,
+        Capability.CACHE_SALTS,
         Capability.ASYNC_LOADS,
         Capability.SYNC_LOADS,
         Capability.TRANSFER_FAULTS,

@@ -5,17 +5,16 @@ from __future__ import annotations
 from schedcheck.model.output import FinishReason
 from schedcheck.reference.block_pool import BlockPool
 from schedcheck.reference.request import Request
-from schedcheck.reference.scheduler import Plan, Scheduler
+from schedcheck.reference.scheduler import Scheduler
+from schedcheck.reference.state import Plan
 
 
 class LeakOnAbortWhileLoading(Scheduler):
-    """The blocks of a request aborted while loading are never freed."""
+    """A request aborted while loading keeps its blocks for ever."""
 
     def load_finished(self, request: Request, bad_block: int | None) -> None:
-        """Forget an aborted request without freeing its blocks."""
-        if request.is_finished:
-            self.requests.pop(request.request_id)
-        else:
+        """Do not forget an aborted request when its load has ended."""
+        if not request.is_finished:
             super().load_finished(request, bad_block)
 
 

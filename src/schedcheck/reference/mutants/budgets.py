@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from schedcheck.model.config import Policy
 from schedcheck.reference.request import Request
-from schedcheck.reference.scheduler import Plan, Scheduler
+from schedcheck.reference.scheduler import Scheduler
+from schedcheck.reference.state import Plan
 
 
 class BudgetOverrun(Scheduler):

@@ -8,7 +8,8 @@ from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.output import FinishReason, Role, SchedulerOutput, TableUpdate
 from schedcheck.model.snapshot import Status
 from schedcheck.reference.request import Request
-from schedcheck.reference.scheduler import Plan, Scheduler
+from schedcheck.reference.scheduler import Scheduler
+from schedcheck.reference.state import Plan
 
 
 class ResumedAsNew(Scheduler):
@@ -27,10 +28,10 @@ class RepairBySet(ResumedAsNew):
         super().__init__(config)
         self.preempted_loading: set[str] = set()
 
-    def begin_load(self, plan: Plan, request: Request, offered: int) -> bool:
+    def begin_load(self, plan: Plan, request: Request, hit: list[int], offered: int) -> bool:
         """Remember a preempted request that begins to load."""
         was_preempted = request.status is Status.PREEMPTED
-        begun = super().begin_load(plan, request, offered)
+        begun = super().begin_load(plan, request, hit, offered)
         if begun and was_preempted:
             self.preempted_loading.add(request.request_id)
         return begun

@@ -6,7 +6,8 @@ from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.output import FinishReason, Role, Row, WorkerResult
 from schedcheck.model.snapshot import Status
 from schedcheck.reference.request import Request
-from schedcheck.reference.scheduler import Plan, Scheduler
+from schedcheck.reference.scheduler import Scheduler
+from schedcheck.reference.state import Plan
 
 
 class FinishNeverAnnounced(Scheduler):
@@ -96,6 +97,14 @@ class SleepsWithDelayedFree(Scheduler):
         """Look only at what is unfinished or unannounced."""
         unfinished = any(not request.is_finished for request in self.requests.values())
         return unfinished or bool(self.finished_req_ids)
+
+
+class SleepsWithNews(Scheduler):
+    """The engine falls asleep before the workers were told of the last end."""
+
+    def has_work(self) -> bool:
+        """Leave the announcements out."""
+        return bool(self.requests or self.pool.fenced)
 
 
 class LostFromQueues(Scheduler):

@@ -1,15 +1,19 @@
 """The catalogue: for each invariant a page and traces, in the folder ``invariants/``.
 
-In a wheel the folder is ``schedcheck/_catalogue``; in a checkout it is the top-level one.
+In a wheel the folder is ``schedcheck/_catalogue``; in a checkout it is the top-level one. Whether
+it is what it says is checked by ``catalogue.check``; ``catalogue.new`` writes an entry.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from attrs import frozen
 
 from schedcheck.tracefile import SUFFIX
+
+_IN_A_WHEEL: Final = "_catalogue"
 
 
 class CatalogueMissing(FileNotFoundError):
@@ -41,11 +45,16 @@ class Entry:
 
 def folder() -> Path:
     """Return the catalogue's folder. Raises CatalogueMissing."""
-    package = Path(__file__).parent
-    for candidate in (package / "_catalogue", package.parents[1] / "invariants"):
+    package = Path(__file__).parents[1]
+    for candidate in (package / _IN_A_WHEEL, package.parents[1] / "invariants"):
         if candidate.is_dir():
             return candidate
     raise CatalogueMissing(f"no catalogue beside {package}; install schedcheck again")
+
+
+def is_installed() -> bool:
+    """Return whether the catalogue belongs to an installed package: nobody edits it there."""
+    return folder().name == _IN_A_WHEEL
 
 
 def entries() -> tuple[Entry, ...]:

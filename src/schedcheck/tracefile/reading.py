@@ -1,38 +1,16 @@
-"""Reading and writing traces.
-
-The format
-----------
-JSON Lines in UTF-8, keys sorted, no timestamps. The first line is the header: format, target and
-version, dialect, capabilities, config, seed, schedcheck, expect, witness, start. Each further line
-is one action: ``do`` names it, the other keys are its fields, and a field that has its default is
-left out, so these defaults are part of the format and never change. The config is written in full.
-Line ``n + 1`` of a file is action ``n``: there are no empty lines. A newline ends the file; a file
-without it, and lines that end in CRLF, are read as well.
-
-The version of the format is ``MAJOR.MINOR``. A minor version adds optional keys, which a reader may
-skip without reading another trace than was written; whatever changes the meaning of a trace needs
-a new major version. So in our minor version and in older ones an unknown field is an error; in a
-newer one it is skipped and reported to ``on_ignored``, but an unknown action or word is an error
-even there. Another major version is refused. ``start`` is ``cold``; other starts, and recorded
-steps beside their actions (the reserved key ``recorded``), belong to later minor versions.
-
-A trace comes from a stranger. Reading one runs nothing of it, allocates no more than the limits
-below allow, and answers any fault with one line that names file, line and field. Names and texts
-that pass are printable, so that they cannot steer a terminal; markup of a report is not escaped.
-"""
+"""Reading traces, which come from strangers."""
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Any, Final, TypeVar
 
 import msgspec
-from attrs import NOTHING, evolve, fields
+from attrs import NOTHING, evolve
 
 from schedcheck.model.actions import ACTIONS, Action, Add, requests_of
 from schedcheck.model.capability import Capability
@@ -40,47 +18,27 @@ from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.request import OUTPUT_OF, RequestSpec
 from schedcheck.model.trace import FORMAT, Expectation, Header, Trace
 from schedcheck.model.verdict import Signature
-
-SUFFIX: Final = ".trace.jsonl"
-"""How a trace file's name ends."""
-
-BYTES_MAX: Final = 64 * 2**20
-LINE_BYTES_MAX: Final = 2**20
-LINES_MAX: Final = 1_000_000
-PARTS_MAX: Final = 2_000_000
-"""Actions, prompt segments and names in ``finish_loads`` of one trace, counted together."""
-NAME_MAX: Final = 200
-"""The most characters of the name of a request or a prompt stream."""
-TEXT_MAX: Final = 2_000
-"""The most characters of a text in the header."""
-TOKENS_MAX: Final = 1_000_000
-"""The most prompt tokens of one request, those of the requests whose output it continues too."""
-TOKENS_ALL_MAX: Final = 10_000_000
-"""The same over all requests of a trace: about 360 MB of Python integers."""
-CHAIN_MAX: Final = 100
-"""How many requests may continue one another's output: the toy model follows them recursively."""
-
-_RANGES: Final[Mapping[str, tuple[int, int]]] = {
-    "bad_block": (0, 1_000_000),
-    "block_size": (1, 65_536),
-    "blocks_total": (1, 1_000_000),
-    "max_model_len": (2, 10_000_000),
-    "max_num_batched_tokens": (1, 10_000_000),
-    "max_num_seqs": (1, 100_000),
-    "max_steps_in_flight": (1, 1_000),
-    "max_tokens": (1, TOKENS_MAX),
-    "priority": (-(2**31), 2**31 - 1),
-    "remote_tokens": (0, TOKENS_MAX),
-    "step": (1, LINES_MAX),
-    "steps_max": (1, 1_000_000),
-    "stop_at": (0, TOKENS_MAX),
-}
-"""The smallest and largest number that each field may hold."""
-
-_HEADER_KEYS: Final = (
-    *("capabilities", "config", "dialect", "expect", "format"),
-    *("schedcheck", "seed", "start", "target", "version", "witness"),
+from schedcheck.tracefile.form import (
+    BYTES_MAX,
+    CHAIN_MAX,
+    DRAFTS_MAX,
+    HEADER_KEYS,
+    KEYS,
+    LINE_BYTES_MAX,
+    LINES_MAX,
+    NAME_MAX,
+    PARTS_MAX,
+    RANGES,
+    TEXT_MAX,
+    TOKENS_ALL_MAX,
+    TOKENS_MAX,
+    TYPES,
+    TraceError,
+    printable,
+    reason,
+    shown,
 )
+
 _KINDS: Final[Mapping[str, type[Action]]] = {action.do: action for action in ACTIONS}
 _MAJOR, _MINOR = (int(part) for part in FORMAT.split("."))
 _COMPRESSED: Final = {
@@ -95,113 +53,13 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 T = TypeVar("T")
 
 
-class TraceError(ValueError):
-    """A trace cannot be read; the message is one line that names file, line and fault.
-
-    ``line`` counts from 1; 0 stands for the file as a whole.
-    """
-
-    def __init__(self, name: str, line: int, problem: str) -> None:
-        super().__init__(name, line, problem)
-        self.name, self.line, self.problem = name, line, problem
-
-    def __str__(self) -> str:
-        where = _printable(self.name, most=300)
-        return f"{where}:{self.line}: {self.problem}" if self.line else f"{where}: {self.problem}"
-
-
-class TraceUnwritable(OSError):
-    """A trace cannot be written; the message names the file and the reason."""
-
-
-def _keys_of(kind: type, *, also: tuple[str, ...] = ()) -> tuple[tuple[str, object], ...]:
-    """Return the keys of a kind of value in the order of a file, with their defaults."""
-    defaults = {one.name: one.default for one in fields(kind)} | dict.fromkeys(also, NOTHING)
-    return tuple(sorted(defaults.items()))
-
-
-_KEYS: Final[Mapping[type, tuple[tuple[str, object], ...]]] = {
-    RequestSpec: _keys_of(RequestSpec),
-    SchedulerConfig: _keys_of(SchedulerConfig),
-    **{kind: _keys_of(kind, also=("do",)) for kind in ACTIONS},
-}
-_TYPES: Final[Mapping[type, Mapping[str, Any]]] = {
-    kind: {one.name: get_type_hints(kind)[one.name] for one in fields(kind)} for kind in _KEYS
-}
-_to_json: Final = msgspec.json.Encoder().encode
-
-
-def encode(trace: Trace) -> bytes:
-    """Return a trace as the content of a file."""
-    return encode_header(trace.header) + b"".join(map(encode_action, trace.actions))
-
-
-def encode_header(header: Header) -> bytes:
-    """Return the first line, newline included."""
-    config, expect = header.config, header.expect
-    line = {
-        "capabilities": sorted(header.capabilities),
-        "config": {k: getattr(config, k) for k, _ in _KEYS[SchedulerConfig] if k != "dialect"},
-        "dialect": config.dialect,
-        "expect": expect and {"signature": str(expect.signature), "step": expect.step},
-        "format": FORMAT,
-        "schedcheck": header.schedcheck,
-        "seed": header.seed,
-        "start": "cold",
-        "target": header.target,
-        "version": header.version,
-        "witness": header.witness,
-    }
-    return _to_json(line) + b"\n"
-
-
-def encode_action(action: Action) -> bytes:
-    """Return an action's line, newline included."""
-    line = _not_default(action)
-    if isinstance(action, Add):
-        line["spec"] = _not_default(action.spec)
-    return _to_json(line) + b"\n"
-
-
-def _not_default(thing: Action | RequestSpec) -> dict[str, object]:
-    """Return what must be written: fields that have no default, or another value than it."""
-    return {
-        key: value
-        for key, default in _KEYS[type(thing)]
-        if (value := getattr(thing, key)) != default
-    }
-
-
-def write(path: Path, trace: Trace) -> None:
-    """Write a trace, so that the file is whole or not there. Raises TraceUnwritable."""
-    write_bytes(path, encode(trace))
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write an encoded trace, making its folder where missing. Raises TraceUnwritable."""
-    beside = path.parent / f".{secrets.token_hex(8)}.part"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with beside.open("xb") as file:
-                file.write(content)
-            beside.replace(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-    except (OSError, ValueError) as error:
-        raise TraceUnwritable(
-            f"cannot write {_printable(str(path), most=300)}: {_reason(error)}"
-        ) from error
-
-
 def read(path: Path, *, on_ignored: Callable[[str], None] | None = None) -> Trace:
     """Read a trace file. Raises TraceError for whatever is wrong with it."""
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise TraceError(str(path), 0, f"cannot read it: {_reason(error)}") from error
+        raise TraceError(str(path), 0, f"cannot read it: {reason(error)}") from error
     return decode(data, name=str(path), on_ignored=on_ignored)
 
 
@@ -269,10 +127,10 @@ class _Reader:
         if "format" not in found:
             raise self.error("it is no trace: its first line has no format")
         self._check_format(found["format"])
-        self._check_keys(found, _HEADER_KEYS, "the header")
+        self._check_keys(found, HEADER_KEYS, "the header")
         start = self._text(found, "start") or "cold"
         if start != "cold":
-            raise self.error(f"start is {_shown(start)}; this version can only replay from cold")
+            raise self.error(f"start is {shown(start)}; this version can only replay from cold")
         target = self._text(found, "target")
         if not target:
             raise self.error("the header has no target")
@@ -324,7 +182,7 @@ class _Reader:
         except (msgspec.MsgspecError, ValueError) as error:
             raise self.error(self._what_is_wrong(line, str(error))) from None
         if not isinstance(value, dict):
-            raise self.error(f"a line holds one JSON object, not {_shown(value)}")
+            raise self.error(f"a line holds one JSON object, not {shown(value)}")
         self._check_twice(line, value)
         return value
 
@@ -339,7 +197,7 @@ class _Reader:
             return "it is not JSON: the line ends too early"
         if "UTF-8" in problem or "utf-8" in problem:
             return "it is not JSON: it is not UTF-8"
-        return f"it is not JSON: {_printable(problem.removeprefix('JSON is malformed: '))}"
+        return f"it is not JSON: {printable(problem.removeprefix('JSON is malformed: '))}"
 
     def _check_twice(self, line: bytes, value: Mapping[str, object]) -> None:
         """Refuse a key that stands twice: decoders silently keep one of the two."""
@@ -351,7 +209,7 @@ class _Reader:
             kept: dict[str, object] = {}
             for key, entry in entries:
                 if key in kept:
-                    raise self.error(f"{_shown(key)} stands twice in one object")
+                    raise self.error(f"{shown(key)} stands twice in one object")
                 kept[key] = entry
             return kept
 
@@ -362,7 +220,7 @@ class _Reader:
 
     def _check_format(self, found: object) -> None:
         if not isinstance(found, str) or not re.fullmatch(r"[0-9]{1,6}\.[0-9]{1,6}", found):
-            raise self.error(f"format is {_shown(found)}, which is no version like {FORMAT}")
+            raise self.error(f"format is {shown(found)}, which is no version like {FORMAT}")
         major, minor = (int(part) for part in found.split("."))
         if major != _MAJOR:
             raise self.error(
@@ -376,10 +234,10 @@ class _Reader:
             if not self.newer:
                 hint = ": recorded steps cannot be read yet" if key == "recorded" else ""
                 raise self.error(
-                    f"unknown field {_shown(key)} in {where}{hint}; "
+                    f"unknown field {shown(key)} in {where}{hint}; "
                     f"this version knows {', '.join(sorted(known))}"
                 )
-            self._ignore(f"unknown field {_shown(key)} in {where}")
+            self._ignore(f"unknown field {shown(key)} in {where}")
 
     def _ignore(self, what: str) -> None:
         # Bounded: a hostile file may hold as many different unknown keys as it likes.
@@ -390,7 +248,7 @@ class _Reader:
     def _text(self, found: Mapping[str, object], key: str) -> str:
         value = found.get(key, "")
         if not isinstance(value, str):
-            raise self.error(f"{key} is {_shown(value)}, not a text")
+            raise self.error(f"{key} is {shown(value)}, not a text")
         if len(value) > TEXT_MAX or not value.isprintable():
             raise self.error(f"{key} is not a printable text of at most {TEXT_MAX:,} characters")
         return value
@@ -399,8 +257,8 @@ class _Reader:
         names = self._converted(found, list[str], "capabilities")
         for name in sorted(set(names) - set(Capability)):
             if not self.newer:
-                raise self.error(f"unknown capability {_shown(name)} in the header")
-            self._ignore(f"unknown capability {_shown(name)}")
+                raise self.error(f"unknown capability {shown(name)} in the header")
+            self._ignore(f"unknown capability {shown(name)}")
         return frozenset(Capability(name) for name in names if name in set(Capability))
 
     def _expectation(self, found: object) -> Expectation | None:
@@ -414,14 +272,14 @@ class _Reader:
         try:
             signature = Signature.parse(text)
         except ValueError as error:
-            raise self.error(f"expect: {_printable(str(error))}") from None
+            raise self.error(f"expect: {printable(str(error))}") from None
         return Expectation(signature=signature, step=step)
 
     def _action(self, found: dict[str, Any]) -> Action:
         do = found.get("do")
         kind = _KINDS.get(do) if isinstance(do, str) else None
         if kind is None:
-            what = f"unknown action {_shown(do)}" if "do" in found else "the line has no do"
+            what = f"unknown action {shown(do)}" if "do" in found else "the line has no do"
             raise self.error(f"{what}; this version knows {', '.join(_KINDS)}")
         where = f"{'an' if kind.do[0] == 'a' else 'a'} {do} action"
         return self._made(found, kind, where)
@@ -429,7 +287,7 @@ class _Reader:
     def _prompt(self, add: Add) -> tuple[int, int]:
         """Check what an add action asks for, and return what its prompt costs."""
         if add.request in self.prompts:
-            raise self.error(f"{_shown(add.request)} is added twice")
+            raise self.error(f"{shown(add.request)} is added twice")
         if add.spec.engine_id_of is not None:
             self._check_name(add.spec.engine_id_of, "engine_id_of")
         tokens, chain = 0, 0
@@ -437,7 +295,7 @@ class _Reader:
             self._check_name(stream.removeprefix(OUTPUT_OF), "prompt stream")
             if not 0 <= length <= TOKENS_MAX:
                 raise self.error(
-                    f"a prompt segment has {_shown(length)} tokens; 0 to {TOKENS_MAX:,} are allowed"
+                    f"a prompt segment has {shown(length)} tokens; 0 to {TOKENS_MAX:,} are allowed"
                 )
             tokens += length
             if stream.startswith(OUTPUT_OF):
@@ -445,6 +303,21 @@ class _Reader:
                 # eligible then.
                 before = self.prompts.get(stream.removeprefix(OUTPUT_OF), (0, 0))
                 tokens, chain = tokens + before[0], max(chain, before[1] + 1)
+        for name, what in ((add.spec.adapter, "adapter"), (add.spec.salt, "salt")):
+            if name is not None:
+                self._check_name(name, what)
+        for pair in add.spec.drafts:
+            if not 0 <= pair[1] <= pair[0] <= DRAFTS_MAX:
+                raise self.error(
+                    f"drafts has {shown(pair[0])} proposed, {shown(pair[1])} accepted; "
+                    f"0 to {DRAFTS_MAX:,} are allowed, and no more accepted than proposed"
+                )
+        for length in add.spec.chunks:
+            if not 1 <= length <= TOKENS_MAX:
+                raise self.error(
+                    f"a chunk has {shown(length)} tokens; 1 to {TOKENS_MAX:,} are allowed"
+                )
+            tokens += length
         if not add.spec.prompt_tokens_count:
             raise self.error("the prompt has no tokens; at least 1 is needed")
         if tokens > TOKENS_MAX:
@@ -456,9 +329,9 @@ class _Reader:
     def _made(self, found: object, kind: type[T], where: str, *, no: str = "") -> T:
         """Make an attrs value from a JSON object, strictly; ``no`` is a field it may not have."""
         entry = self._object(found, where)
-        self._check_keys(entry, [key for key, _ in _KEYS[kind] if key != no], where)
+        self._check_keys(entry, [key for key, _ in KEYS[kind] if key != no], where)
         values: dict[str, Any] = {}
-        for key, default in _KEYS[kind]:
+        for key, default in KEYS[kind]:
             if key in entry:
                 values[key] = self._field(kind, key, entry[key], where)
             elif default is NOTHING:
@@ -468,10 +341,10 @@ class _Reader:
             # By the class itself, since not every release of msgspec runs the validators.
             return kind(**values)
         except (ValueError, TypeError) as error:
-            raise self.error(f"{where}: {_printable(str(error))}") from None
+            raise self.error(f"{where}: {printable(str(error))}") from None
 
     def _field(self, kind: type, key: str, found: object, where: str) -> object:
-        type_ = _TYPES[kind].get(key, str)
+        type_ = TYPES[kind].get(key, str)
         if type_ is RequestSpec:
             return self._made(found, RequestSpec, f"the spec of {where}")
         value = self._converted(found, type_, f"{key} in {where}")
@@ -481,7 +354,7 @@ class _Reader:
 
     def _object(self, found: object, where: str) -> dict[str, Any]:
         if not isinstance(found, dict):
-            raise self.error(f"{where} is {_shown(found)}, not a JSON object")
+            raise self.error(f"{where} is {shown(found)}, not a JSON object")
         return found
 
     def _converted(self, found: object, kind: type[T], what: str) -> T:
@@ -490,47 +363,20 @@ class _Reader:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             if isinstance(kind, type) and issubclass(kind, Enum):
                 known = ", ".join(str(one.value) for one in kind)
-                raise self.error(f"{what} is {_shown(found)}; this version knows {known}") from None
+                raise self.error(f"{what} is {shown(found)}; this version knows {known}") from None
             problem = str(error).replace("`", "").replace("Expected", "expected")
             problem = problem.replace("got None", "got null")
-            raise self.error(f"{what} is {_shown(found)}: {_printable(problem)}") from None
+            raise self.error(f"{what} is {shown(found)}: {printable(problem)}") from None
 
     def _check_range(self, key: str, value: int, where: str) -> None:
-        least, most = _RANGES[key]
+        least, most = RANGES[key]
         if not least <= value <= most:
             raise self.error(
-                f"{key} in {where} is {_shown(value)}; {least:,} to {most:,} are allowed"
+                f"{key} in {where} is {shown(value)}; {least:,} to {most:,} are allowed"
             )
 
     def _check_name(self, name: str, what: str) -> None:
         if not 0 < len(name) <= NAME_MAX or not name.isprintable() or " " in name:
             raise self.error(
-                f"{what} {_shown(name)} is no name: 1 to {NAME_MAX} printable characters, no spaces"
+                f"{what} {shown(name)} is no name: 1 to {NAME_MAX} printable characters, no spaces"
             )
-
-
-def _shown(value: object) -> str:
-    """Return a stranger's JSON value as a few printable characters."""
-    match value:
-        case None | bool():
-            return {None: "null", True: "true", False: "false"}[value]
-        case int() if value.bit_length() > 64:
-            return f"a number of {value.bit_length()} bits"
-        case int() | float():
-            return str(value)
-        case str():
-            return f'"{_printable(value, most=60)}"'
-        case dict():
-            return "an object"
-        case _:
-            return "a list"
-
-
-def _printable(text: str, *, most: int = 120) -> str:
-    """Return a stranger's text fit for one line of a terminal."""
-    kept = "".join(one if one.isprintable() else "?" for one in text[: most + 1])
-    return kept if len(kept) <= most else f"{kept[: most - 3]}..."
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return getattr(error, "strerror", None) or str(error)
