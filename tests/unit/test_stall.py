@@ -32,7 +32,10 @@ LOADING = Status.WAITING_FOR_REMOTE_KVS
 def view(held: int | None = 0, computed: int | None = 0, status: Status | None = Status.WAITING):
     """Return a view that holds so many blocks; ``scene`` gives them ids."""
     table = None if held is None else (tuple(range(held)),)
-    return RequestView(status=status, num_computed_tokens=computed, num_tokens=4, block_ids=table)
+    known = max(4, (computed or 0) + 1)
+    return RequestView(
+        status=status, num_computed_tokens=computed, num_tokens=known, block_ids=table
+    )
 
 
 def scene(
@@ -167,7 +170,8 @@ def test_who_stands_behind_a_request_leads_to_it():
     stall = stall_in(bench, "r0", "r1")
     assert row(stall, "r1").never_fits
     assert (
-        "r0 needs 1 block, held by r1; r1 needs 1 block and the pool has 5: it never fits"
+        "r0 needs 1 block, held by r1; r1 needs 1 block beside the 5 it holds, and the pool has 5: "
+        "it never fits"
     ) == told(stall)
 
 
@@ -263,6 +267,32 @@ def test_what_moves_is_no_riddle():
     last = Scheduled(output=bench.ledger.executed.output)
     stall = stall_in(bench, "r0", events=(last,))
     assert "r0 still moves: the step planned last has it" == told(stall)
+
+
+def test_while_others_move_a_wait_is_no_riddle():
+    """PRG-003 ends in a step that preempted somebody: that it does not run yet means nothing."""
+    bench = scene(free=3, r0=view(), r1=view(held=1, computed=1, status=Status.RUNNING))
+    bench.schedule(new("r1", 1))
+    last = Scheduled(output=bench.ledger.in_flight[-1].output)
+    stall = stall_in(bench, "r0", "r1", events=(last,))
+    assert () == row(stall, "r1").awaits, "that it moves says it"
+    assert "3 blocks are free and r0 needs 1 block: it may go on with the next step" == told(stall)
+
+
+def test_a_wait_while_something_else_is_open_is_told_with_that():
+    bench = scene(free=3, r0=view(), r1=view(held=4, status=LOADING))
+    bench.schedule(loads=(Load(name="r1", start=0, count=4, is_async=True),))
+    bench.complete()
+    assert told(stall_in(bench, "r0", "r1")).endswith(", though something is open")
+
+
+def test_a_request_whose_tokens_are_all_computed_waits_for_a_token():
+    """Refused drafts that were counted leave this behind: no step would take such a request."""
+    one = evolve(view(held=6, computed=6, status=Status.RUNNING), num_tokens=4)
+    stall = stall_in(scene(free=0, r0=one), "r0")
+    assert (
+        "r0 has nothing to compute (6 of 4 tokens computed), and no step of it is in flight"
+    ) == told(stall)
 
 
 def test_an_ended_request_that_keeps_blocks_is_listed():

@@ -111,6 +111,8 @@ class StalledRequest:
     """Further blocks it needs until its end."""
     is_at_most: bool = False
     """It may need fewer: part of its prompt may be in the prefix cache."""
+    has_nothing_left: bool = False
+    """All its known tokens count as computed, and no step of it is in flight to bring another."""
     never_fits: bool = False
     """The pool has fewer blocks than it needs to go on."""
     lacks: tuple[Lack, ...] = ()

@@ -163,7 +163,8 @@ class _Scene:
         is_seated = status == Status.RUNNING and _RUNNING not in self.snapshot.queues
         in_a_queue = bool(place) or is_seated
         named = _awaited(status)
-        awaits, overdue = [*_open_for(life)], ""
+        is_moving = life.name in self.scheduled
+        awaits, overdue = [*_open_for(life, is_moving=is_moving)], ""
         if named is not None:
             if named.is_over is None:
                 awaits.append(named.what)
@@ -179,7 +180,7 @@ class _Scene:
             is_in_no_queue=self.shows_queues and not in_a_queue,
             awaits=tuple(awaits),
             overdue=overdue,
-            is_moving=life.name in self.scheduled,
+            is_moving=is_moving,
             unseen=tuple(_unseen(self.ledger, life)),
         )
         return row if view is None else self._with_counts(row, life, view)
@@ -268,9 +269,12 @@ def _status(view: RequestView) -> str:
     return view.status.value if view.status else ""
 
 
-def _open_for(life: Life) -> Iterator[str]:
-    """Yield what the Ledger knows to be open for a request, whatever its status says."""
-    if life.in_flight:
+def _open_for(life: Life, *, is_moving: bool = False) -> Iterator[str]:
+    """Yield what the Ledger knows to be open for a request, whatever its status says.
+
+    That the step planned last is in flight is no news of a request that moves with it.
+    """
+    if life.in_flight > is_moving:
         yield "its step in flight" if life.in_flight == 1 else f"{life.in_flight} steps in flight"
     for word, transfer in (("load", life.load), ("send", life.send)):
         if transfer is not None:
@@ -301,8 +305,12 @@ def _with_lacks(
         if row.has_ended or not row.is_tracked or row.is_in_no_queue or row.awaits or row.is_moving:
             yield row
             continue
+        computed, known = row.tokens_computed, row.tokens_known
+        if computed is not None and known is not None and computed >= known > 0:
+            yield evolve(row, has_nothing_left=True)
+            continue
         most = (row.blocks_to_go_on or 0) + (row.blocks_held or 0)
-        if total is not None and most > total and not row.is_at_most:
+        if total is not None and most > total and not row.is_at_most and not row.purpose:
             yield evolve(row, never_fits=True)
             continue
         lacks: list[Lack] = []

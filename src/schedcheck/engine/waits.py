@@ -51,6 +51,7 @@ def _innocence(row: StalledRequest) -> int:
     reasons = (
         not row.is_tracked,
         row.is_in_no_queue,
+        row.has_nothing_left,
         row.never_fits,
         bool(row.lacks),  # and nobody who is shown has any
         bool(row.overdue),

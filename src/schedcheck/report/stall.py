@@ -16,6 +16,7 @@ _RIGHT: Final = (3, 4, 5, 6)
 _ROOM_MIN: Final = 26
 """A last column narrower than this goes below its row."""
 _NAME_MAX: Final = 24
+_RIDDLE: Final = "nothing visible keeps it waiting"
 _LINKS_MAX: Final = 6
 """Links of a chain that are told."""
 
@@ -102,6 +103,8 @@ def _waits(request: StalledRequest, stall: Stall) -> Iterator[str]:
     yield from request.awaits
     if request.overdue:
         yield f"{request.overdue}, though that is over"
+    if request.has_nothing_left:
+        yield "a token, though no step is to bring one"
     if request.never_fits:
         yield f"more blocks than the pool has ({stall.blocks_total})"
     for lack in request.lacks:
@@ -196,22 +199,29 @@ def _end(request: StalledRequest, stall: Stall) -> str:
         return f"{name} waits for {' and '.join(request.awaits)}"
     if request.is_moving:
         return f"{name} still moves: the step planned last has it"
+    if request.has_nothing_left:
+        counted = f"{request.tokens_computed} of {_plural(request.tokens_known or 0, 'token')}"
+        return f"{name} has nothing to compute ({counted} computed), and no step of it is in flight"
     if request.never_fits:
-        return (
-            f"{name} needs {_blocks(request)} and the pool has {stall.blocks_total}: it never fits"
-        )
+        beside = f" beside the {request.blocks_held} it holds" if request.blocks_held else ""
+        needs, total = _blocks(request), stall.blocks_total
+        return f"{name} needs {needs}{beside}, and the pool has {total}: it never fits"
     if Lack.BLOCKS in request.lacks:
         return f"{name} needs {_blocks(request)}, {_free(stall)}{_nobody(stall)}"
     if stall.is_paused:
         return f"scheduling is paused, and {name} waits for its end"
+    if any(one.is_moving for one in stall.requests):
+        return f"{_nothing_visible(request, stall)}: it may go on with the next step"
     unseen = f" ({' and '.join(request.unseen)} cannot be seen)" if request.unseen else ""
-    return f"{_nothing_visible(request, stall)}: nothing visible keeps it waiting{unseen}"
+    but = "" if stall.is_quiet else ", though something is open"
+    return f"{_nothing_visible(request, stall)}: {_RIDDLE}{unseen}{but}"
 
 
 def _nobody(stall: Stall) -> str:
     if stall.blocks_unaccounted is None:
         return "; who holds the others is not shown"
-    return f" and {stall.blocks_unaccounted} are held by no request that is shown"
+    are = "is" if stall.blocks_unaccounted == 1 else "are"
+    return f" and {stall.blocks_unaccounted} {are} held by no request that is shown"
 
 
 def _nothing_visible(request: StalledRequest, stall: Stall) -> str:
