@@ -4,8 +4,9 @@ Rules
 -----
 - Trace number n of a run depends on the seed and on n alone, so a run is repeated by its seed, and
   one trace of it by the seed and its number.
-- The first finding ends a trace. A signature seen for the first time is reported at once, shrunk
-  within a budget counted in executions, and reported again; a known one is counted.
+- The first finding ends a trace. A signature is shrunk once it was seen in STARTS_MAX traces, or
+  at the end of the run: one random failure shrinks to a local minimum, so the smallest of a few is
+  told. Shrinking has a budget counted in executions. Further traces with it are counted.
 - Time never decides what is found: a run is as long as its profile says, unless it is told to end
   earlier, and then says so.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from attrs import Factory, define, evolve, field
+from attrs import Factory, define, evolve, field, frozen
 
 from schedcheck import __version__
 from schedcheck.engine.coverage import Coverage
@@ -39,7 +40,7 @@ from schedcheck.engine.moves import INTEGER_BITS, decode, drain_for
 from schedcheck.engine.play import Playback, judged_again, play_actions, spelled_out
 from schedcheck.engine.profiles import Load, Profile, draw_load
 from schedcheck.engine.repeat import FAMILY
-from schedcheck.engine.shrink import Budget, reduce
+from schedcheck.engine.shrink import Budget, Reduction, reduce, size_of
 from schedcheck.invariants.registry import Invariant
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
@@ -56,7 +57,18 @@ EXECUTIONS_MAX: Final = 2_500
 """Candidate traces that shrinking one failure may try."""
 REPEAT_EVERY: Final = 10
 """One trace of so many is played twice, if an invariant asks for it."""
+STARTS_MAX: Final = 3
+"""Failing traces of one signature that are shrunk: the smallest is told."""
 _PROGRESS_EVERY_SECONDS: Final = 0.25
+
+
+@frozen
+class Start:
+    """A failing trace to begin shrinking from."""
+
+    trace: Trace
+    origin: str = ""
+    """Where it came from, in words: profile, seed and number."""
 
 
 @define(kw_only=True)
@@ -79,7 +91,9 @@ class Campaign:
     _witnessed: Counter[str] = field(init=False, factory=Counter)
     _unknown: dict[str, str] = field(init=False, factory=dict)
     _violated: set[str] = field(init=False, factory=set)
-    _signatures: set[Signature] = field(init=False, factory=set)
+    _starts: dict[Signature, list[Start]] = field(init=False, factory=dict)
+    """Traces that show each signature, until it was told."""
+    _told_of: set[Signature] = field(init=False, factory=set)
     _crashes_ignored: int = field(init=False, default=0)
     _began: float = field(init=False, factory=time.monotonic)
     _told: float = field(init=False, default=0.0)
@@ -105,7 +119,9 @@ class Campaign:
                 trace, findings = self.play_one(number)
                 if findings:
                     self._take(trace, findings, f"trace {number}")
+            self._tell_rest(self.executions_max)
         except KeyboardInterrupt:
+            self._tell_rest(executions_max=0)
             self._end("interrupted")
             raise
         self._end(stopped)
@@ -178,26 +194,38 @@ class Campaign:
         return actions, (), judge
 
     def _take(self, trace: Trace, findings: Sequence[Finding], origin: str) -> None:
-        """Report what a trace showed: each signature once, the first of them shrunk."""
+        """Take note of what a trace showed; report its first signature if it was seen enough."""
         for signature in sorted({finding.signature for finding in findings}):
             self.coverage.signatures[str(signature)] += 1
             self._violated.add(signature.invariant)
-        first = min(findings, key=lambda finding: finding.signature)
-        fresh = first.signature not in self._signatures
-        self._signatures.add(first.signature)
-        if fresh and len(self._signatures) <= SIGNATURES_MAX:
-            where = f"profile {self.profile.name} · seed {self.seed} · {origin}"
-            shrink_and_report(
-                self.target,
-                trace,
-                first.signature,
-                self.invariants,
-                origin=where,
-                emit=self.emit,
-                budget=Budget(executions_max=self.executions_max),
-                blackbox=self.blackbox,
-                on_progress=lambda: self._tell_progress(f"shrinking {first.signature}"),
-            )
+        signature = min(finding.signature for finding in findings)
+        if signature not in self._starts and len(self._starts) == SIGNATURES_MAX:
+            return
+        where = f"profile {self.profile.name} · seed {self.seed} · {origin}"
+        starts = self._starts.setdefault(signature, [])
+        starts.append(Start(trace, where))
+        if len(starts) == (STARTS_MAX if self.executions_max else 1):
+            self._tell_of(signature, self.executions_max)
+
+    def _tell_rest(self, executions_max: int) -> None:
+        """Report the signatures that were seen in few traces, in the order of being found."""
+        for signature in self._starts:
+            self._tell_of(signature, executions_max)
+
+    def _tell_of(self, signature: Signature, executions_max: int) -> None:
+        if signature in self._told_of:
+            return
+        self._told_of.add(signature)
+        shrink_and_report(
+            self.target,
+            self._starts[signature][:STARTS_MAX],
+            signature,
+            self.invariants,
+            emit=self.emit,
+            budget_for=lambda: Budget(executions_max=executions_max),
+            blackbox=self.blackbox,
+            on_progress=lambda: self._tell_progress(f"shrinking {signature}"),
+        )
 
     def _tell_progress(self, doing: str) -> None:
         now = time.monotonic()
@@ -295,57 +323,58 @@ class _Reproduction:
 
 def shrink_and_report(
     target: Target,
-    trace: Trace,
+    starts: Sequence[Start],
     signature: Signature,
     invariants: Sequence[Invariant],
     *,
-    origin: str,
     emit: Emit,
-    budget: Budget,
+    budget_for: Callable[[], Budget],
     blackbox: BlackBox | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Emit Found for a failing trace, then Shrunk for what the reducer makes of it.
+    """Emit Found for the first of some failing traces, then Shrunk for the smallest made of them.
 
-    Returns False, having emitted nothing, if the trace does not show its signature again.
+    Each start has a budget of its own. Returns False, having emitted nothing, if none of them shows
+    the signature again.
     """
     reproduce = _Reproduction(target, signature, invariants, blackbox, on_progress)
-    first = reproduce(trace)
-    if first is None:
+    told: tuple[Reduction, Failure] | None = None
+    executions = 0
+    for start in starts:
+        first = reproduce(start.trace)
+        if first is None:
+            continue
+        first = reproduce(evolve(first, actions=spelled_out(reproduce.last[first]))) or first
+        if told is None:
+            emit(Found(failure=_failure(start, first, reproduce, is_minimal=False)))
+        size = size_of(told[0].trace) if told is not None else None
+
+        def on_smaller(smaller: Trace, than: tuple[int, int] | None = size) -> None:
+            if than is None or size_of(smaller) < than:
+                text, actions = encode(smaller).decode(), len(smaller.actions)
+                emit(Smaller(signature=str(signature), trace=text, actions=actions))
+
+        reduction = reduce(first, reproduce, budget=budget_for(), on_smaller=on_smaller)
+        executions += reduction.executions
+        best = reproduce(reduction.trace)
+        assert best is not None, "the reducer returned a trace that does not show its signature"
+        if size is None or size_of(reduction.trace) < size:
+            is_minimal = reduction.is_minimal
+            told = reduction, _failure(start, best, reproduce, is_minimal=is_minimal)
+    if told is None:
         return False
-    length = len(trace.actions)
-    first = reproduce(evolve(first, actions=spelled_out(reproduce.last[first]))) or first
-
-    def report(smaller: Trace, playback: Playback, *, is_minimal: bool) -> Failure:
-        finding = next(one for one in playback.findings if one.signature == signature)
-        return failure_of(
-            smaller,
-            playback,
-            finding,
-            origin=origin,
-            actions_found=length,
-            is_minimal=is_minimal,
-        )
-
-    emit(Found(failure=report(first, reproduce.last[first], is_minimal=False)))
-
-    def on_smaller(smaller: Trace) -> None:
-        emit(
-            Smaller(
-                signature=str(signature),
-                trace=encode(smaller).decode(),
-                actions=len(smaller.actions),
-            )
-        )
-
-    reduction = reduce(first, reproduce, budget=budget, on_smaller=on_smaller)
-    best = reproduce(reduction.trace)
-    assert best is not None, "the reducer returned a trace that does not show its signature"
-    emit(
-        Shrunk(
-            failure=report(best, reproduce.last[best], is_minimal=reduction.is_minimal),
-            executions=reduction.executions,
-            budget_spent=not reduction.is_minimal,
-        )
-    )
+    emit(Shrunk(failure=told[1], executions=executions, budget_spent=not told[0].is_minimal))
     return True
+
+
+def _failure(start: Start, trace: Trace, reproduce: _Reproduction, *, is_minimal: bool) -> Failure:
+    playback = reproduce.last[trace]
+    finding = next(one for one in playback.findings if one.signature == reproduce.signature)
+    return failure_of(
+        trace,
+        playback,
+        finding,
+        origin=start.origin,
+        actions_found=len(start.trace.actions),
+        is_minimal=is_minimal,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedcheck.engine.campaign import Campaign, shrink_and_report
+from schedcheck.engine.campaign import Campaign, Start, shrink_and_report
 from schedcheck.engine.events import Fault
 from schedcheck.engine.executor import BlackBox, function_of_target, said_by, traceback_of
 from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
@@ -74,12 +74,11 @@ def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:
         raise TargetError(f"{job.name} is not expected to violate anything, so it cannot be shrunk")
     done = shrink_and_report(
         target,
-        trace,
+        [Start(trace)],
         expect.signature,
         every_invariant(),
-        origin="",
         emit=emit,
-        budget=Budget(executions_max=100_000, seconds_max=job.seconds_max),
+        budget_for=lambda: Budget(executions_max=100_000, seconds_max=job.seconds_max),
         blackbox=blackbox,
     )
     if not done:

@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded
 from hypothesis.stateful import run_state_machine_as_test
 
-from schedcheck.engine.campaign import EXECUTIONS_MAX, shrink_and_report
+from schedcheck.engine.campaign import EXECUTIONS_MAX, Start, shrink_and_report
 from schedcheck.engine.events import Ended, Failure, Found, JobEvent, Shrunk
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.saving import save
@@ -160,12 +160,11 @@ def _shrink(plan: Plan, failing: Failing) -> tuple[Failure, Path | None]:
 
     done = shrink_and_report(
         plan.target,
-        failing.trace,
+        [Start(failing.trace, failing.failure.origin)],
         failing.finding.signature,
         plan.invariants,
-        origin=failing.failure.origin,
         emit=emit,
-        budget=Budget(executions_max=EXECUTIONS_MAX),
+        budget_for=lambda: Budget(executions_max=EXECUTIONS_MAX),
     )
     if not done:
         origin = f"{failing.failure.origin} · NOT SHOWN AGAIN: the target is not deterministic"
