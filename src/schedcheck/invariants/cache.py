@@ -48,6 +48,7 @@ def _reads_a_hit(_event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
     evidence=(
         "https://github.com/vllm-project/vllm/issues/44701",
         "https://github.com/vllm-project/vllm/issues/3264",
+        "https://github.com/vllm-project/vllm/pull/37164",
     ),
 )
 def hits_what_was_written(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
@@ -93,7 +94,10 @@ def _writes_beside_sharers(_event: Completed, _before: Snapshot, ledger: Ledger)
     requires=_NEEDS,
     witness=_writes_beside_sharers,
     witnessed_by="a step writes KV while two requests share a block",
-    evidence=("https://github.com/vllm-project/vllm/issues/49250",),
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/37164",
+        "https://github.com/vllm-project/vllm/issues/49250",
+    ),
 )
 def shared_stays_as_it_is(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Report writes that change KV in a block which another request still holds."""

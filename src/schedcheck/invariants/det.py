@@ -22,7 +22,10 @@ def _was_repeated(_event: Repeated, _before: Snapshot, ledger: Ledger) -> bool:
     on=(Repeated,),
     witness=_was_repeated,
     witnessed_by="a trace is played twice",
-    evidence=("https://github.com/vllm-project/vllm/pull/12071",),
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/12071",
+        "https://github.com/vllm-project/vllm/pull/27211",
+    ),
 )
 def repeats(event: Repeated, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Report the first event that came out otherwise the second time."""
@@ -42,6 +45,10 @@ def repeats(event: Repeated, before: Snapshot, ledger: Ledger) -> Iterator[Misma
     on=(Repeated,),
     witness=_was_repeated,
     witnessed_by="a trace is played twice",
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/44431",
+        "https://github.com/vllm-project/vllm/pull/48668",
+    ),
 )
 def looks_are_harmless(event: Repeated, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Report the first state that showed itself differently when it was looked at twice."""

@@ -376,6 +376,7 @@ def _looks_through_a_window(event: Scheduled, _before: Snapshot, ledger: Ledger)
     },
     witness=_looks_through_a_window,
     witnessed_by="a request is scheduled beyond the length of the window",
+    evidence=("https://github.com/vllm-project/vllm/pull/34568",),
 )
 def window_moves(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Count the blocks of each running row: those of its window and of what it computes."""

@@ -97,7 +97,10 @@ def _preempts_in_step(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> b
     requires={Capability.SHOWS_STATUS, Capability.SHOWS_STARTS},
     witness=_preempts_in_step,
     witnessed_by="a step that is planned preempts a request",
-    evidence=("https://github.com/vllm-project/vllm/pull/21809",),
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/21809",
+        "https://github.com/vllm-project/vllm/issues/49674",
+    ),
 )
 def no_cascade(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Count preemptions since any request last got further than it ever was."""

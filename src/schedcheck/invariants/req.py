@@ -279,7 +279,10 @@ def _waits(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
     on=(Scheduled,),
     witness=_waits,
     witnessed_by="a step is planned while a request waits for a grammar, a chunk or an answer",
-    evidence=("https://github.com/vllm-project/vllm/pull/52717",),
+    evidence=(
+        "https://github.com/torch-spyre/sendnn-inference/pull/985",
+        "https://github.com/vllm-project/vllm/pull/52717",
+    ),
 )
 def blocked_not_scheduled(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Look for rows, and for loads, of requests that wait for something outside."""

@@ -173,7 +173,10 @@ def _reaches_the_limit(event: Scheduled, _before: Snapshot, ledger: Ledger) -> b
     requires={Capability.SHOWS_STARTS},
     witness=_reaches_the_limit,
     witnessed_by="a step computes the last token but one that the model takes, or the last",
-    evidence=("https://github.com/vllm-project/vllm/pull/50342",),
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/50342",
+        "https://github.com/vllm-project/vllm/pull/53962",
+    ),
 )
 def within_model_length(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Compare the end of each row with the longest request that the model takes."""
@@ -351,6 +354,7 @@ def _computes_media(_event: Completed, _before: Snapshot, ledger: Ledger) -> boo
     evidence=(
         "https://github.com/vllm-project/vllm/pull/39544",
         "https://github.com/vllm-project/vllm/issues/45658",
+        "https://github.com/vllm-project/vllm/issues/55733",
     ),
 )
 def encoder_outputs_there(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
@@ -421,6 +425,7 @@ def _admitted_whole(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> boo
     requires={Capability.CHUNKED_PREFILL, Capability.SHOWS_STARTS, Capability.SHOWS_ROLES},
     witness=_admitted_whole,
     witnessed_by="a request is admitted while chunked prefill is off",
+    evidence=("https://github.com/vllm-project/vllm/pull/39608",),
 )
 def prefill_in_one_step(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Compare the end of each admitted row with the tokens that are known."""

@@ -128,7 +128,10 @@ def _delivers(event: Completed, _before: Snapshot, _ledger: Ledger) -> bool:
     on=(Completed,),
     witness=_delivers,
     witnessed_by="a token is delivered",
-    evidence=("https://github.com/vllm-project/vllm/pull/52765",),
+    evidence=(
+        "https://github.com/ohdearquant/lattice/issues/243",
+        "https://github.com/vllm-project/vllm/pull/52765",
+    ),
 )
 def sampled_before_delivered(
     event: Completed, before: Snapshot, ledger: Ledger
@@ -199,7 +202,10 @@ def _turn_ends(event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
     on=(Completed,),
     witness=_turn_ends,
     witnessed_by="the last token of a request is delivered",
-    evidence=("https://github.com/vllm-project/vllm/pull/57676",),
+    evidence=(
+        "https://github.com/snowflakedb/ArcticInference/issues/161",
+        "https://github.com/vllm-project/vllm/pull/57676",
+    ),
 )
 def ends_when_due(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Look at each delivery that completes a request: did it end?"""

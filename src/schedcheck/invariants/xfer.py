@@ -62,7 +62,7 @@ def _load_begins(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
     requires={Capability.ASYNC_LOADS},
     witness=_load_begins,
     witnessed_by="a load begins",
-    evidence=("https://github.com/vllm-project/vllm/pull/50546",),
+    evidence=("https://github.com/vllm-project/vllm/pull/51595",),
 )
 def one_load_at_a_time(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Look at each load that begins: was another one of the same request open?"""
@@ -83,7 +83,10 @@ def one_load_at_a_time(event: Scheduled, before: Snapshot, ledger: Ledger) -> It
     on=(Scheduled,),
     witness=_load_begins,
     witnessed_by="a load begins",
-    evidence=("https://github.com/vllm-project/vllm/pull/34616",),
+    evidence=(
+        "https://github.com/vllm-project/vllm/pull/53314",
+        "https://github.com/LMCache/LMCache/pull/2091",
+    ),
 )
 def loads_what_is_held(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Compare the range of each load with what is held outside, and with its blocks."""
