@@ -9,7 +9,7 @@ from schedcheck.model.actions import ResetPrefixCache
 from schedcheck.model.capability import Capability
 from schedcheck.model.output import Rejected
 from schedcheck.model.snapshot import Snapshot, Status
-from schedcheck.model.trace import Completed, Controlled
+from schedcheck.model.trace import Completed, Controlled, Event, TransferEnded
 from schedcheck.model.verdict import Mismatch, Severity
 from schedcheck.oracles.ledger import Ledger
 
@@ -80,7 +80,7 @@ def reset_forgets(event: Completed, before: Snapshot, ledger: Ledger) -> Iterato
     yield from _problems(ledger, "hit-stale")
 
 
-def _writes_beside_sharers(_event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+def _writes_beside_sharers(_event: Event, _before: Snapshot, ledger: Ledger) -> bool:
     tables = [ledger.snapshot.blocks_of(name) for name in ledger.snapshot.requests]
     shared = sum(map(len, tables)) > len(frozenset().union(*tables))
     return shared and ledger.executed is not None and bool(ledger.executed.output.rows)
@@ -90,7 +90,7 @@ def _writes_beside_sharers(_event: Completed, _before: Snapshot, ledger: Ledger)
     "CACHE-003",
     "a block that several requests hold is never overwritten with something else",
     severity=Severity.CRITICAL,
-    on=(Completed,),
+    on=(Completed, TransferEnded),
     requires=_NEEDS,
     witness=_writes_beside_sharers,
     witnessed_by="a step writes KV while two requests share a block",
@@ -99,7 +99,7 @@ def _writes_beside_sharers(_event: Completed, _before: Snapshot, ledger: Ledger)
         "https://github.com/vllm-project/vllm/issues/49250",
     ),
 )
-def shared_stays_as_it_is(event: Completed, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
+def shared_stays_as_it_is(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Report writes that change KV in a block which another request still holds."""
     yield from _problems(ledger, "overwrites-shared")
 
@@ -125,7 +125,8 @@ def counts_make_sense(event: Completed, before: Snapshot, ledger: Ledger) -> Ite
     """Compare what a client is told with where its request was first scheduled from."""
     for name, (hit, loaded) in event.output.cached_tokens.items():
         life = ledger.lives[name]
-        known = len(life.prompt) + len(life.delivered)
+        told_with = len(event.output.delivered.get(name, ()))
+        known = len(life.prompt) + len(life.delivered) - told_with
         first = life.first_start
         if first is not None and hit >= 0 and loaded >= 0 and hit + loaded != first:
             yield Mismatch(
@@ -166,7 +167,9 @@ def resets_do_what_they_say(
     running = [
         name for name, view in event.snapshot.requests.items() if view.status is Status.RUNNING
     ]
-    if event.action.running and running:
+    preempted = any(new is Status.PREEMPTED for _, _, new in ledger.changes)
+    was_done = preempted or not isinstance(event.answer, Rejected)
+    if event.action.running and was_done and running:
         yield Mismatch(
             kind="still-running",
             subject=" ".join(running),

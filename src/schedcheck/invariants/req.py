@@ -266,6 +266,14 @@ def ended_not_scheduled(event: Scheduled, before: Snapshot, ledger: Ledger) -> I
                 "nothing more is computed for it",
                 f"{fact.row.count} token(s) scheduled after it ended ({reason})",
             )
+    for load in ledger.load_facts:
+        if load.finished:
+            yield Mismatch(
+                kind="ended-but-loading",
+                subject=load.load.name,
+                expected="nothing more is loaded for it",
+                found=f"a load began after it ended ({load.life.finished})",
+            )
 
 
 def _waits(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
@@ -286,8 +294,10 @@ def _waits(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> bool:
 )
 def blocked_not_scheduled(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Look for rows, and for loads, of requests that wait for something outside."""
-    rows = [(one.row.name, one.blocked_by, "token(s) scheduled") for one in ledger.facts]
-    loads = [(one.load.name, one.blocked_by, "a load began") for one in ledger.load_facts]
+    alive = [one for one in ledger.facts if not one.finished]  # the others are REQ-007's
+    rows = [(one.row.name, one.blocked_by, "token(s) scheduled") for one in alive]
+    begun = [one for one in ledger.load_facts if not one.finished]
+    loads = [(one.load.name, one.blocked_by, "a load began") for one in begun]
     for name, blocked_by, found in (*rows, *loads):
         if blocked_by:
             yield Mismatch(

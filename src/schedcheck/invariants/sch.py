@@ -200,7 +200,7 @@ def _paused_with_work(_event: Scheduled, _before: Snapshot, ledger: Ledger) -> b
     "nothing is scheduled during a pause, and nothing is admitted while admission is paused",
     severity=Severity.MAJOR,
     on=(Scheduled,),
-    requires={Capability.PAUSE},
+    requires={Capability.PAUSE, Capability.SHOWS_ROLES},
     witness=_paused_with_work,
     witnessed_by="a step is planned during a pause although a request is unfinished",
     evidence=(
@@ -279,11 +279,13 @@ def drafts_fit_their_row(event: Scheduled, before: Snapshot, ledger: Ledger) -> 
     counts = event.output.num_scheduled_tokens
     limit = ledger.config.num_speculative_tokens
     for name, drafts in event.output.scheduled_spec_decode_tokens.items():
+        if not drafts:
+            continue
         if name not in counts:
             kind, expected = "drafts-unscheduled", "drafts only for requests in the step"
         elif len(drafts) > limit:
             kind, expected = "too-many-drafts", f"at most {limit} drafts"
-        elif drafts and counts[name] <= len(drafts):
+        elif counts[name] <= len(drafts):
             kind, expected = "drafts-only", "at least one known token before the drafts"
         else:
             continue
@@ -378,6 +380,7 @@ def _stay_waiting(before: Snapshot, after: Snapshot) -> Iterator[tuple[list[str]
             name
             for name in names
             if name in before.requests
+            and name in after.requests
             and before.requests[name].status is after.requests[name].status
         }
         old = [name for name in before.queues.get(queue, ()) if name in stayed]

@@ -189,9 +189,10 @@ def sampled_is_delivered(event: Completed, before: Snapshot, ledger: Ledger) -> 
 
 
 def _turn_ends(event: Completed, _before: Snapshot, ledger: Ledger) -> bool:
+    lives = [ledger.lives[name] for name in event.output.delivered if name in ledger.lives]
     return any(
-        name in ledger.lives and len(ledger.lives[name].delivered) >= ledger.lives[name].tokens_due
-        for name in event.output.delivered
+        len(life.delivered) >= life.tokens_due and life.turn == len(life.spec.chunks)
+        for life in lives
     )
 
 
@@ -223,7 +224,8 @@ def ends_when_due(event: Completed, before: Snapshot, ledger: Ledger) -> Iterato
 
 
 def _verifies(event: Scheduled, _before: Snapshot, _ledger: Ledger) -> bool:
-    return bool(event.output.scheduled_spec_decode_tokens)
+    drafts = event.output.scheduled_spec_decode_tokens.values()
+    return any(token != UNKNOWN_DRAFT for tokens in drafts for token in tokens)
 
 
 @invariant(
@@ -233,7 +235,7 @@ def _verifies(event: Scheduled, _before: Snapshot, _ledger: Ledger) -> bool:
     on=(Scheduled,),
     requires={Capability.SPEC_DECODE},
     witness=_verifies,
-    witnessed_by="a step verifies drafts",
+    witnessed_by="a step verifies drafts that the scheduler knows",
     evidence=(
         "https://github.com/vllm-project/vllm/pull/31944",
         "https://github.com/vllm-project/vllm/pull/46899",

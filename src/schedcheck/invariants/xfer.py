@@ -175,7 +175,7 @@ def _a_load_failed(event: Completed, _before: Snapshot, _ledger: Ledger) -> bool
     "a failed load ends its request under the policy that says so, and under no other",
     severity=Severity.CRITICAL,
     on=(Completed,),
-    requires={Capability.TRANSFER_FAULTS},
+    requires={Capability.TRANSFER_FAULTS, Capability.SHOWS_STATUS},
     witness=_a_load_failed,
     witnessed_by="a load has failed",
     evidence=("https://github.com/vllm-project/vllm/issues/49250",),

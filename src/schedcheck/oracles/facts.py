@@ -70,6 +70,7 @@ class LoadFact:
     """Another load of the same request was open."""
     has_loaded: bool
     """One had ended well since the request was last preempted or continued."""
+    finished: bool
     blocked_by: str
     """As in a RowFact."""
 

@@ -198,7 +198,8 @@ class Ledger:
         loads = {load.name: load for load in output.loads if load.name in self.lives}
         for row in rows.values():
             self._note_hit(row.name, row.role, row.start or 0, loads)
-        self.load_facts = tuple(self._take_load(load) for load in loads.values())
+        known = [load for load in output.loads if load.name in self.lives]
+        self.load_facts = tuple(self._take_load(load) for load in known)
         self.facts = tuple(self._take_row(row) for row in rows.values())
         self.in_flight.append(
             InFlight(
@@ -231,6 +232,7 @@ class Ledger:
             life=life,
             loading=life.load is not None,
             has_loaded=life.has_loaded,
+            finished=life.finished is not None,
             blocked_by=life.blocked_by,
         )
         life.load_end_max = max(life.load_end_max, load.start + load.count)
@@ -292,7 +294,7 @@ class Ledger:
     def _complete(self, result: WorkerResult, output: EngineOutput) -> None:
         if self.in_flight:
             self.executed = self.in_flight.popleft()
-            self._note_progress(self.executed.output.rows)
+            self._note_progress(self.executed.output)
             for name in {row.name for row in self.executed.output.rows}:
                 if name in self.lives:
                     self.lives[name].in_flight -= 1
@@ -319,11 +321,12 @@ class Ledger:
             self._finish(name, reason)
         self._open_sends(output.sends)
 
-    def _note_progress(self, rows: Iterable[Row]) -> None:
-        for row in rows:
+    def _note_progress(self, output: SchedulerOutput) -> None:
+        for row in output.rows:
             life = self.lives.get(row.name)
             if life is not None and row.start is not None:
-                end = row.start + row.count
+                drafts = output.scheduled_spec_decode_tokens.get(row.name, ())
+                end = row.start + row.count - len(drafts)
                 if end > life.computed_max:
                     life.computed_max = end
                     self.gainless.clear()
@@ -408,13 +411,23 @@ _STATUS_OF: Final[Mapping[FinishReason, Status]] = {
 }
 
 
+_ENDED_BY_WAITING: Final = (
+    Status.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+    Status.WAITING_FOR_STREAMING_REQ,
+)
+
+
 def _extend_path(path: list[Status], status: Status | None) -> None:
     """Note a status on the way to being scheduled again.
 
     What follows a load, WAITING or PREEMPTED, is left out: engines promote a loaded request when
-    the end of the load is reported or when they next schedule, and both are one journey.
+    the end of the load is reported or when they next schedule, and both are one journey. So is the
+    WAITING that follows a grammar or a chunk.
     """
-    if status in (None, Status.RUNNING) or (path and path[-1] is Status.WAITING_FOR_REMOTE_KVS):
+    last = path[-1] if path else None
+    if status in (None, Status.RUNNING) or last is Status.WAITING_FOR_REMOTE_KVS:
+        return
+    if status is Status.WAITING and last in _ENDED_BY_WAITING:
         return
     if status is not None and (not path or path[-1] is not status):
         path.append(status)

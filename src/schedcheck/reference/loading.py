@@ -132,3 +132,4 @@ class Loading(PrefixCache):
             self.finish(request, FinishReason.ERROR)
         else:
             self.keep_loaded(request, self.loaded_tokens(request, bad_block))
+            self.release_media(request)  # it may need earlier ones again, and room for them
