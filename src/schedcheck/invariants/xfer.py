@@ -185,8 +185,9 @@ def failure_policy_holds(event: Completed, before: Snapshot, ledger: Ledger) -> 
     fails = ledger.config.load_failure_policy is LoadFailurePolicy.FAIL
     for name in event.result.loads_failed:
         life, view = ledger.lives[name], before.requests.get(name)
-        loads = view is not None and view.status is Status.WAITING_FOR_REMOTE_KVS
-        if fails and loads and life.is_live and life.load is None:
+        waited = view is not None and view.status is Status.WAITING_FOR_REMOTE_KVS
+        ran = view is not None and view.status is Status.RUNNING
+        if fails and (waited or ran) and life.is_live and life.load is None:
             yield Mismatch(
                 kind="goes-on-after-failure",
                 subject=name,
