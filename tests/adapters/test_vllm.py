@@ -23,7 +23,23 @@ from schedcheck.sut import TargetError
 
 PROBE = Path(__file__).with_name("probe_vllm.py")
 RELEASES = ("0.13.0", "0.14.0", "0.33.0")
-NOT_OFFERED = {Capability.FORCE_PREEMPT_ONE, Capability.EXCLUSIVE_BLOCKS}
+NOT_OFFERED = {
+    Capability.FORCE_PREEMPT_ONE,
+    Capability.EXCLUSIVE_BLOCKS,
+    # The reference has these; the adapter does not translate them yet.
+    Capability.SPEC_DECODE,
+    Capability.STRUCTURED_OUTPUT,
+    Capability.STREAMING_INPUT,
+    Capability.ENCODER_INPUTS,
+    Capability.ADAPTERS,
+    Capability.SLIDING_WINDOW,
+    Capability.UNDECIDED_LOOKUPS,
+    Capability.PAUSE,
+    Capability.ORDERED_ADMISSION,
+    Capability.ORDERED_PREEMPTION,
+    Capability.SHOWS_REF_COUNTS,
+    Capability.SHOWS_CACHED_TOKENS,
+}
 
 
 def need(release: str) -> Path:
