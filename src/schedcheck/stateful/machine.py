@@ -43,11 +43,11 @@ class _TestCaseOf:
     def __get__(
         self, machine: LifecycleMachine | None, kind: type[LifecycleMachine]
     ) -> type[unittest.TestCase]:
-        if "_test_case" not in vars(kind):
+        if "_lifecycle_case" not in vars(kind):
             from schedcheck.stateful.verify import test_case_of  # noqa: PLC0415  it imports us
 
-            kind._test_case = test_case_of(kind)  # noqa: SLF001  our own class
-        return kind._test_case  # noqa: SLF001  the same
+            kind._lifecycle_case = test_case_of(kind)  # noqa: SLF001  our own class
+        return kind._lifecycle_case  # noqa: SLF001  the same
 
 
 class LifecycleMachine(RuleBasedStateMachine):
@@ -61,7 +61,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     tally: ClassVar[Tally]
     salt: ClassVar[str] = ""
     """Goes into every trace's own generator, so that no two rounds of a run begin alike."""
-    _test_case: ClassVar[type[unittest.TestCase]]
+    _lifecycle_case: ClassVar[type[unittest.TestCase]]
     TestCase = _TestCaseOf()  # type: ignore[assignment]  # a descriptor as well, and a narrower one
 
     def __init__(self) -> None:
