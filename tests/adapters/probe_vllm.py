@@ -185,7 +185,7 @@ def failed_first_of_two_loads() -> list[list[int]]:
     first = step.sync_loads["r0"]
     inside.in_flight.append(type(step)(step.raw, {"r0": ((7, 8),)}))
     said = inside._transfers(step, WorkerResult(loads_failed={"r0": 1}))
-    return [sorted(first[0][1:]), sorted(said.invalid_block_ids)]
+    return [sorted(first[0][1:]), sorted(said.bad_blocks)]
 
 
 def delayed_send() -> dict[str, Any]:

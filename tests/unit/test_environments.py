@@ -35,6 +35,7 @@ from schedcheck.sut import TargetError
 RELEASE = "vllm==0.13.0"
 SAME_BASE = "vllm==0.14.0"
 OTHER_BASE = "vllm==0.33.0"
+VERSIONS = ", ".join(one.version for one in RELEASES.values())
 
 
 @define
@@ -405,9 +406,8 @@ def test_removing_from_a_cache_that_is_not_there_is_no_error(cache):
         (
             "vllm==0.13.1",
             (
-                "release '0.13.1' of vllm cannot be prepared, only 0.13.0, 0.14.0, 0.33.0; "
-                "the nearest is vllm==0.13.0 (--python PATH audits whatever an interpreter of "
-                "yours has)"
+                f"release '0.13.1' of vllm cannot be prepared, only {VERSIONS}; the nearest is "
+                "vllm==0.13.0 (--python PATH audits whatever an interpreter of yours has)"
             ),
         ),
         ("vlm==0.13.0", "no engine 'vlm' can be prepared, only vllm"),

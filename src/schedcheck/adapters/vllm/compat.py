@@ -5,10 +5,11 @@ Rules
 - Nothing here, nor elsewhere in this package, alters a class or a function of vLLM. Environment
   variables are set before the import (ENVIRONMENT); named fields of its configuration are set
   before the first call (``engine.CONFIG_FIELDS_SET``).
-- A release is a row of ``_TABLE``. Names that came, went or were renamed stand in the tables below
-  it, for all releases at once; keywords that came and went are passed where they are known
-  (``accepted``). So a further release is a row, not a branch.
-- The three releases of the table need no third-party attribute to be supplied before the import.
+- What a release can do follows from ``_SINCE``. Names that came, went or were renamed stand in the
+  tables below it, for all releases at once; keywords that came and went are passed where they are
+  known (``accepted``). So a further release is an entry, not a branch.
+- Third-party attributes that a release misses in the torch beside it are supplied before the
+  import (TORCH_SUPPLIED); nothing that is there is replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 from attrs import frozen
@@ -45,25 +48,59 @@ DIALECT_VARIABLE: Final = "VLLM_USE_V2_MODEL_RUNNER"
 """Read by vLLM while a Scheduler is made: the dialect is chosen explicitly, never guessed."""
 
 
+RELEASES: Final = (
+    "0.9.2", "0.10.0", "0.10.1", "0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.13.0",
+    "0.14.0", "0.15.1", "0.16.0", "0.17.1", "0.18.1", "0.19.1", "0.20.2", "0.21.0", "0.22.1",
+    "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0",
+    "0.32.0", "0.33.0",
+)  # fmt: skip
+"""The releases this adapter was verified on, oldest first."""
+
+_SINCE: Final[Mapping[str, str]] = {
+    "reports_failed_loads": "0.11.1",
+    "resets_running": "0.12.0",
+    "announces_preemption": "0.12.0",
+    "speaks_v2": "0.24.0",
+}
+"""Since which of them each trait is there."""
+
+PLACES: Final[Mapping[str, tuple[str, ...]]] = {
+    "sha256": ("vllm.utils.hashing", "vllm.utils"),  # moved in 0.11.1
+    "SupportsHMA": ("vllm.distributed.kv_transfer.kv_connector.v1.base",),  # since 0.11.1
+    "get_request_block_hasher": ("vllm.v1.core.kv_cache_utils",),  # since 0.10.1
+    "init_none_hash": ("vllm.v1.core.kv_cache_utils",),  # since 0.10.1
+    "KVConnectorOutput": ("vllm.v1.outputs",),  # since 0.10.1
+}
+"""Names that moved, or that not every release has: where to look, newest place first."""
+
+TORCH_SUPPLIED: Final = (
+    "_is_avx2_supported", "_is_avx512_supported", "_is_avx512_bf16_supported",
+    "_is_avx512_vnni_supported", "_is_amx_tile_supported", "_is_amx_fp16_supported",
+)  # fmt: skip
+"""Attributes of ``torch._C._cpu`` that 0.17 asks for at its import and torch 2.13 lacks: where
+missing they are supplied, and answer that the processor cannot do it."""
+
+
+_ARRAYS: Final = ("0.11.1", "0.11.2")
+"""Where sampled tokens are arrays, not lists."""
+
+
 @frozen(kw_only=True)
 class Traits:
     """What one release is like."""
 
     version: str
+    reports_failed_loads: bool
+    """``invalid_block_ids`` in what workers answer (0.11.1 and later)."""
     resets_running: bool
     """``reset_prefix_cache(reset_running_requests=True)`` (0.12 and later)."""
     announces_preemption: bool
     """``preempted_req_ids`` in its output (0.12 and later)."""
     speaks_v2: bool
     """The V2 dialect, complete: also resets stand in ``preempted_req_ids`` (0.24 and later)."""
+    samples_are_arrays: bool
+    """Sampled tokens are arrays of numpy (0.11.1 and 0.11.2)."""
 
-
-_TABLE: Final = (
-    Traits(version="0.13.0", resets_running=True, announces_preemption=True, speaks_v2=False),
-    Traits(version="0.14.0", resets_running=True, announces_preemption=True, speaks_v2=False),
-    Traits(version="0.33.0", resets_running=True, announces_preemption=True, speaks_v2=True),
-)
-"""The releases this adapter was verified on."""
 
 QUEUES: Final = ("waiting", "skipped_waiting", "kv_holding_waiting", "running")
 """Attributes of the Scheduler that are queues: the second in 0.18 to 0.30, the third since 0.31."""
@@ -94,6 +131,14 @@ def status_of(name: str) -> Status:
     return _STATUSES[name]
 
 
+def is_row_resumed(cached: Any, index: int) -> bool:
+    """Return whether a cached row is a resumed one: a set of ids since 0.11.1, before it flags."""
+    resumed = getattr(cached, "resumed_req_ids", None)
+    if resumed is not None:
+        return cached.req_ids[index] in resumed
+    return bool(cached.resumed_from_preemption[index])
+
+
 def accepted(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
     """Return the keywords that a release's function or constructor knows, with their values."""
     known = _parameters(function)
@@ -105,16 +150,29 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
+@cache
+def place_of(name: str) -> Any:
+    """Return what has a name of PLACES in this release; None where it has nothing of the kind."""
+    for place in PLACES[name]:
+        with suppress(ImportError):
+            found = getattr(import_module(place), name, None)
+            if found is not None:
+                return found
+    return None
+
+
 def traits_of(version: str) -> Traits:
     """Return what a release is like. Raises TargetError for one that was not verified."""
     plain = re.fullmatch(r"(\d+\.\d+\.\d+)(\+.*)?", version)  # 0.33.0+cpu, but not 0.33.0rc1
-    for traits in _TABLE:
-        if plain is not None and traits.version == plain[1]:
-            return traits
-    verified = ", ".join(traits.version for traits in _TABLE)
-    raise TargetError(
-        f"vllm {version} is not among the releases this adapter was verified on: {verified}"
-    )
+    release = plain[1] if plain is not None else ""
+    if release not in RELEASES:
+        raise TargetError(
+            f"vllm {version} is not among the releases this adapter was verified on: "
+            f"{', '.join(RELEASES)}"
+        )
+    age = RELEASES.index(release)
+    reached = {trait: age >= RELEASES.index(since) for trait, since in _SINCE.items()}
+    return Traits(version=release, samples_are_arrays=release in _ARRAYS, **reached)
 
 
 def prepare_import() -> None:
@@ -122,3 +180,12 @@ def prepare_import() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
+    with suppress(ImportError):  # without torch, vllm's own import says so
+        processor: Any = import_module("torch")._C._cpu  # noqa: SLF001  vllm reads it there
+        for name in TORCH_SUPPLIED:
+            if not hasattr(processor, name):
+                setattr(processor, name, _cannot)
+
+
+def _cannot() -> bool:
+    return False

@@ -16,9 +16,9 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
-    SupportsHMA,
 )
 
+from schedcheck.adapters.vllm.compat import accepted, place_of
 from schedcheck.model.request import RequestSpec
 
 NAME = "SchedcheckConnector"
@@ -38,11 +38,15 @@ class _Metadata(KVConnectorMetadata):  # type: ignore[misc]
     """Nothing: no worker reads it."""
 
 
-class SchedcheckConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+_HMA: Any = place_of("SupportsHMA") or object
+
+
+class SchedcheckConnector(KVConnectorBase_V1, _HMA):  # type: ignore[misc]
     """The scheduler's side of a connector whose store holds what each request's spec says."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
-        super().__init__(vllm_config, role, kv_cache_config)
+        more = accepted(KVConnectorBase_V1, kv_cache_config=kv_cache_config)
+        super().__init__(vllm_config, role, **more)
         self.specs: dict[str, RequestSpec] = {}
         """By engine id; a new owner of an id replaces the former one's."""
         self._loading: Counter[str] = Counter()

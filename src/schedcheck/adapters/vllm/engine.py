@@ -23,15 +23,13 @@ from vllm.config import (
 from vllm.config import SchedulerConfig as VllmSchedulerConfig
 from vllm.model_executor.models import ModelRegistry
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from schedcheck.adapters.vllm import connector
-from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted
+from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted, place_of
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.tokens import STOP_TOKEN
@@ -121,8 +119,12 @@ def make_request(
 
 @cache
 def _hasher(block_size: int) -> Any:
-    init_none_hash(sha256)  # repeatable, since workers run with a fixed hash seed
-    return get_request_block_hasher(block_size, sha256)
+    make = place_of("get_request_block_hasher")
+    if make is None:
+        return None  # the pool hashes by itself
+    sha256 = place_of("sha256")
+    place_of("init_none_hash")(sha256)  # repeatable: workers run with a fixed hash seed
+    return make(block_size, sha256)
 
 
 def _vllm_config(config: SchedulerConfig) -> Any:
@@ -157,7 +159,7 @@ def _transfer_config(failure_policy: str) -> Any:
         kv_connector=connector.NAME,
         kv_role="kv_both",
         engine_id="schedcheck",
-        kv_load_failure_policy=failure_policy,
+        **accepted(KVTransferConfig, kv_load_failure_policy=failure_policy),
     )
 
 

@@ -7,12 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from attrs import frozen
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from schedcheck.adapters.vllm.compat import FINISH_REASONS, QUEUES, Traits, status_of
+from schedcheck.adapters.vllm.compat import (
+    FINISH_REASONS,
+    QUEUES,
+    Traits,
+    accepted,
+    is_row_resumed,
+    status_of,
+)
 from schedcheck.adapters.vllm.connector import BegunLoad
 from schedcheck.adapters.vllm.engine import make_request
+from schedcheck.adapters.vllm.results import Transfers, result_of
 from schedcheck.model.actions import Abort, Action, ResetPrefixCache
 from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.output import (
@@ -128,7 +135,7 @@ class VllmSystem:
 
     def _new_rows(self, raw: Any) -> Iterable[Row]:
         for one in raw.scheduled_new_reqs:
-            known = one.prefill_token_ids
+            known = getattr(one, "prefill_token_ids", None)
             if known is None:
                 known = one.prompt_token_ids
             yield self._row(
@@ -138,8 +145,9 @@ class VllmSystem:
     def _cached_rows(self, raw: Any) -> Iterable[Row]:
         cached = raw.scheduled_cached_reqs
         for index, engine_id in enumerate(cached.req_ids):
-            is_resumed = engine_id in cached.resumed_req_ids
-            known = cached.all_token_ids.get(engine_id) if is_resumed else None
+            is_resumed = is_row_resumed(cached, index)
+            tokens = getattr(cached, "all_token_ids", {})
+            known = tokens.get(engine_id) if is_resumed else None
             yield self._row(
                 raw,
                 engine_id,
@@ -189,25 +197,21 @@ class VllmSystem:
         """Process the result of the oldest step."""
         del step_id  # steps return in order, so it is the oldest one
         step = self.in_flight.popleft()
-        ids = list(step.raw.num_scheduled_tokens)
         sampled = {self.names.id_of(name): list(one) for name, one in result.sampled.items()}
         answer = self.scheduler.update_from_output(
             step.raw,
-            ModelRunnerOutput(
-                req_ids=ids,
-                req_id_to_index={engine_id: index for index, engine_id in enumerate(ids)},
-                sampled_token_ids=[sampled.get(engine_id, []) for engine_id in ids],
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-                kv_connector_output=self._transfers(step, result),
+            result_of(
+                ids=list(step.raw.num_scheduled_tokens),
+                sampled=sampled,
+                transfers=self._transfers(step, result),
+                as_arrays=self.traits.samples_are_arrays,
             ),
         )
         # Only now: a request that fails with its load is asked about while the load is open.
         self.connector.loads_reported(map(self.names.id_of, result.loads_finished))
         return self._engine_output(answer)
 
-    def _transfers(self, step: _Step, result: WorkerResult) -> Any:
+    def _transfers(self, step: _Step, result: WorkerResult) -> Transfers:
         received = {self.names.id_of(name) for name in result.loads_finished}
         sent = {self.names.id_of(name) for name in result.sends_finished}
         bad = {
@@ -216,11 +220,7 @@ class VllmSystem:
             for group in step.sync_loads.get(name, self.async_loads.get(name, ()))
             for block in group[ordinal:]
         }
-        if not (received or sent or bad):
-            return None
-        return KVConnectorOutput(
-            finished_sending=sent or None, finished_recving=received or None, invalid_block_ids=bad
-        )
+        return Transfers(received=received, sent=sent, bad_blocks=bad)
 
     def _engine_output(self, answer: Any) -> EngineOutput:
         delivered: dict[str, tuple[int, ...]] = {}
@@ -261,8 +261,10 @@ class VllmSystem:
         The exception says that blocks are held for a transfer or a step in flight; what ran has
         been preempted by then all the same.
         """
+        scheduler = self.scheduler
         try:
-            done = self.scheduler.reset_prefix_cache(reset_running_requests=running)
+            options = accepted(type(scheduler).reset_prefix_cache, reset_running_requests=running)
+            done = scheduler.reset_prefix_cache(**options)
         except RuntimeError as error:
             if not str(error).startswith("Failed to reset KV cache even when"):
                 raise
@@ -306,7 +308,7 @@ class VllmSystem:
             status=_STATUSES[request.status],
             num_computed_tokens=request.num_computed_tokens,
             num_tokens=request.num_tokens,
-            num_preemptions=request.num_preemptions,
+            num_preemptions=getattr(request, "num_preemptions", None),
             block_ids=tuple(
                 tuple(block for block in group if block != null)
                 for group in manager.get_block_ids(request.request_id)

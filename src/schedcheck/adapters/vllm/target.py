@@ -25,7 +25,6 @@ _EVERYWHERE: Final = frozenset(
         Capability.CACHE_SALTS,
         Capability.ASYNC_LOADS,
         Capability.SYNC_LOADS,
-        Capability.TRANSFER_FAULTS,
         Capability.DELAYED_FREE,
         Capability.RESET_PREFIX_CACHE,
         Capability.SHOWS_ROLES,
@@ -59,6 +58,8 @@ class VllmTarget:
     def capabilities(self) -> frozenset[Capability]:
         """What it can do and show; one request alone cannot be preempted by force."""
         more = set()
+        if self.traits.reports_failed_loads:
+            more.add(Capability.TRANSFER_FAULTS)
         if self.traits.resets_running:
             more.add(Capability.RESET_RUNNING)
         if self.traits.announces_preemption:
