@@ -137,6 +137,31 @@ def test_a_step_whose_own_load_fails_samples_nonsense_and_is_forgiven_its_reads(
     assert [] == bench.complete(delivered={})
 
 
+def test_a_step_planned_before_the_failure_was_known_samples_nonsense_too(bench):
+    failing = load("r0", 1, is_async=False)
+    bench.schedule(new("r0", 1, start=2, blocks=(1, 2)), loads=(failing,))
+    bench.schedule(running("r0", 3))
+    bench.end_load("r0", bad_block=0)
+    assert [] == bench.complete(delivered={})
+    wrong = bench.judge.worker.answer().sampled["r0"][0]
+    assert wrong != bench.ledger.lives["r0"].token_at(3)
+    assert ["SCH-004/tokens-unknown"] == bench.complete(delivered={}), "it goes on from nonsense"
+    assert {} == bench.ledger.sampled, "neither token counts"
+
+
+def test_a_step_of_another_life_is_not_the_failures(bench):
+    """Preempted in between, it was planned anew, from what it has computed since."""
+    failing = load("r0", 1, is_async=False)
+    bench.schedule(new("r0", 1, start=2, blocks=(1, 2)), loads=(failing,))
+    bench.look(r0=Status.PREEMPTED)
+    bench.glance()
+    bench.look(r0=Status.RUNNING)
+    bench.schedule(resumed("r0", 3, blocks=(3, 4)))
+    bench.end_load("r0", bad_block=0)
+    bench.complete(delivered={})
+    assert [set(), set()] == [step.after_failure for step in bench.ledger.in_flight]
+
+
 def test_nobody_writes_into_a_load_that_is_open(bench):
     bench.add("r1", prompt=2, max_tokens=4)
     bench.look(r0=Status.WAITING_FOR_REMOTE_KVS, r1=Status.RUNNING)

@@ -778,7 +778,7 @@ def test_the_id_of_a_request_that_was_refused_is_refused_too() -> None:
 def test_the_target_keeps_the_protocol() -> None:
     target = reference_target()
     assert isinstance(target, Target)
-    assert frozenset(Capability) == CAPABILITIES
+    assert {Capability.ASYNC_SCHEDULING} == frozenset(Capability) - CAPABILITIES
     assert target.dialects == (Dialect.V1, Dialect.V2)
 
 

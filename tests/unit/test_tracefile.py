@@ -171,6 +171,7 @@ OTHER_CONFIG = {
     "encoder_cache_size": 9,
     "max_num_encoder_input_tokens": 8,
     "sliding_window": 5,
+    "async_scheduling": True,
     "dialect": Dialect.V2,
 }
 OTHER_SPEC = {

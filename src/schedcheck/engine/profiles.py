@@ -42,6 +42,7 @@ _WEIGHTS: Final[Mapping[str, int]] = {
 
 _PLAIN_SHARE: Final = 0.33
 _FEATURE_SHARE: Final = 0.33
+_ASYNC_SHARE: Final = 0.4
 
 _ALWAYS: Final = frozenset({"add", "step", "complete"})
 """Never switched off: without them nothing goes on."""
@@ -234,7 +235,9 @@ def _draw_config(target: Target, rng: Random) -> SchedulerConfig:
     block_size = rng.choice((1, 2, 2, 3, 4))
     blocks_total = rng.randint(3, 9)
     slots = block_size * blocks_total
+    is_async = Capability.ASYNC_SCHEDULING in can and rng.random() < _ASYNC_SHARE
     return SchedulerConfig(
+        async_scheduling=is_async,
         blocks_total=blocks_total,
         block_size=block_size,
         max_num_batched_tokens=rng.choice((2, 4, 6, 8, 12, 16)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from schedcheck.invariants.registry import invariant
 from schedcheck.model.capability import Capability
-from schedcheck.model.output import Role
+from schedcheck.model.output import Role, Row
 from schedcheck.model.snapshot import RequestView, Snapshot
 from schedcheck.model.trace import Added, Completed, Controlled, Drained, Event, Scheduled
 from schedcheck.model.verdict import Mismatch, Severity
@@ -391,7 +391,7 @@ def window_moves(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator
         life = fact.life
         end = max(row.start + row.count, life.computed_max, life.load_end_max)
         most = config.blocks_for(end)
-        most -= config.first_attended(row.start) // config.block_size
+        most -= config.first_attended(_oldest_start(row, ledger)) // config.block_size
         for group in view.block_ids or ():
             if config.sliding_window and len(group) > most:
                 yield Mismatch(
@@ -401,3 +401,14 @@ def window_moves(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator
                     found=f"{len(group)} held",
                 )
                 break
+
+
+def _oldest_start(row: Row, ledger: Ledger) -> int:
+    """Return where the oldest step in flight starts for a row's request, this one included."""
+    starts = [
+        one.start
+        for step in ledger.in_flight
+        for one in step.output.rows
+        if one.name == row.name and one.start is not None
+    ]
+    return min(starts, default=row.start or 0)

@@ -155,7 +155,7 @@ def _samples_next(ledger: Ledger) -> Iterator[tuple[Life, int]]:
     """Yield who sampled its next token in a step that counts, and how many tokens are due."""
     for name, (known, new) in ledger.sampled.items():
         life, step = ledger.lives[name], ledger.executed
-        if step is None or name in step.bad_blocks:
+        if step is None or step.computes_nonsense(name):
             continue
         preempted_since = step.preemptions.get(name) != life.times_preempted
         ended = life.finished is not None and name not in ledger.finished_now

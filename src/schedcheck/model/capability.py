@@ -17,6 +17,8 @@ class Capability(StrEnum):
     """``schedule()`` and ``complete()`` are separate calls; without it only Step is drawn."""
     PIPELINE = "PIPELINE"
     """Several steps may be in flight."""
+    ASYNC_SCHEDULING = "ASYNC_SCHEDULING"
+    """A step may be planned before the samples of those in flight are known."""
     ABORT = "ABORT"
     ID_REUSE = "ID_REUSE"
     """An engine id may be given to a new request after its former owner ended."""

@@ -66,6 +66,9 @@ class SchedulerConfig:
     """Encoder tokens that one step may compute."""
     sliding_window: int = field(default=0, validator=ge(0))
     """Tokens that attention looks back, the token itself included; 0: all of them."""
+    async_scheduling: bool = False
+    """Whether steps are planned before the samples of those in flight are known: a request goes on
+    with a token, and drafts, that only the workers know yet."""
     dialect: Dialect = Dialect.V1
 
     @property

@@ -80,9 +80,18 @@ class InFlight:
     """A step that was planned and not executed yet."""
 
     output: SchedulerOutput
+    ahead: int = 0
+    """How many steps were in flight when it was planned."""
     hits: dict[str, tuple[int, int]] = Factory(dict)
     """For each row sent in full: tokens it hit, and how often the cache had been reset before."""
     preemptions: dict[str, int] = Factory(dict)
     """How often each request of the step had been preempted when it was planned."""
     bad_blocks: dict[str, int] = Factory(dict)
     """Synchronous loads of this step that are going to fail, and from which block on."""
+    after_failure: set[str] = Factory(set)
+    """Requests whose load in an earlier step failed, which was not known when this one was
+    planned: their rows compute nonsense."""
+
+    def computes_nonsense(self, name: str) -> bool:
+        """Return whether a row of it reads KV that a failed load left out."""
+        return name in self.bad_blocks or name in self.after_failure

@@ -204,6 +204,7 @@ class Ledger:
         self.in_flight.append(
             InFlight(
                 output,
+                ahead=len(self.in_flight),
                 hits={
                     row.name: (self.lives[row.name].hit, self.lives[row.name].hit_epoch)
                     for row in rows.values()
@@ -303,6 +304,7 @@ class Ledger:
             life.has_loaded = False
             if life.load is None:
                 life.load_has_failed, life.first_start = True, None
+                self._note_nonsense(name)
             else:
                 good = life.load.load.start + bad_block * self.config.block_size
                 life.loaded_to = good
@@ -320,6 +322,15 @@ class Ledger:
         for name, reason in output.finished.items():
             self._finish(name, reason)
         self._open_sends(output.sends)
+
+    def _note_nonsense(self, name: str) -> None:
+        """Note which steps in flight go on from the load that failed in the step executed now."""
+        if self.executed is None:
+            return
+        preemptions = self.executed.preemptions.get(name)
+        for step in self.in_flight:
+            if step.preemptions.get(name) == preemptions:
+                step.after_failure.add(name)
 
     def _note_progress(self, output: SchedulerOutput) -> None:
         for row in output.rows:

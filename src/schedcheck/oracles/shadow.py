@@ -66,8 +66,8 @@ class ShadowMemory:
         for row in rows:
             self._write_row(row, step)
         for row in rows:
-            # The result of this very step says that the load failed: what it read is discarded.
-            if row.name not in step.bad_blocks:
+            # This result or an earlier one says that the load failed: what it read is discarded.
+            if not step.computes_nonsense(row.name):
                 self._read_row(row)
 
     def end_load(self, load: Load, bad_block: int | None) -> None:
@@ -93,7 +93,7 @@ class ShadowMemory:
 
     def _write_row(self, row: Row, step: InFlight) -> None:
         request = self.worker.requests[row.name]
-        nonsense = row.name in step.bad_blocks
+        nonsense = step.computes_nonsense(row.name)
         size = self.ledger.config.block_size
         known = min(request.computed, len(request.tokens))
         owned = self._owned_by_transfers(row.name, step)

@@ -11,8 +11,11 @@ Rules
 - It proposes drafts for a request each time it samples for it, as the request's draft plan says.
 - It keeps encoder outputs until it is told to drop them, and needs one for each medium that a row
   computes tokens of.
-- A row whose KV came from a failed load computes nonsense, and so samples a token that is wrong.
-  Its result says that the load failed, so the worker keeps nothing of that token either.
+- A row whose KV came from a failed load computes nonsense, and so samples a token that is wrong;
+  the rows of steps that were planned before the failure was known go on from it. The result says
+  that the load failed, so the worker keeps nothing of these tokens either.
+- Where the scheduler plans ahead of the samples (async scheduling), a row counts on every draft in
+  flight being right: the workers take back what they have refused since it was planned.
 - It cannot compute for a request it does not know, compute tokens it does not have, or write
   beyond a table. It says so in ``problems`` and carries on as well as it can.
 """
@@ -66,6 +69,8 @@ class WorkerRequest:
     """Which positions its last row computed, refused drafts among them."""
     proposed: tuple[int, ...] = ()
     """Drafts proposed when it was sampled last."""
+    refused: dict[int, int] = Factory(dict)
+    """How many drafts were refused, by the id of the step that verified them."""
     hit: int = 0
     """Tokens that it shares from the prefix cache."""
     hit_epoch: int = 0
@@ -117,7 +122,7 @@ class SimulatedWorker:
             tokens = self._sample(row, step)
             if tokens:
                 sampled[row.name] = tokens
-                if row.name not in step.bad_blocks and self.ledger.lives[row.name].spec.drafts:
+                if not step.computes_nonsense(row.name) and self.ledger.lives[row.name].spec.drafts:
                     drafts[row.name] = self._propose(row, tokens)
         ended = [life for life in self.ledger.lives.values() if life.load and life.load.ended]
         bad = {
@@ -144,9 +149,9 @@ class SimulatedWorker:
             return ()
         length, state = self._known_to(row, life)
         drafts = self._drafts_of(row, step)
-        if self._start(row) + row.count < length + len(drafts):
+        if self._start(row, step) + row.count < length + len(drafts):
             return ()
-        if row.name in step.bad_blocks:
+        if step.computes_nonsense(row.name):
             return (token_in(state ^ _NONSENSE),)
         tokens: list[int] = []
         for draft in (*drafts, None):
@@ -197,11 +202,20 @@ class SimulatedWorker:
             state = extend(state, drafts[-1])
         return tuple(drafts)
 
-    def _start(self, row: Row) -> int:
-        if row.start is not None:
-            return row.start
+    def _start(self, row: Row, step: InFlight) -> int:
         known = self.requests.get(row.name)
+        if row.start is not None:
+            if known is None or row.role is not Role.RUNNING:
+                return row.start
+            return row.start - self._refused_since(step, known)
         return known.computed if known is not None and row.role is Role.RUNNING else 0
+
+    def _refused_since(self, step: InFlight, request: WorkerRequest) -> int:
+        """Return how many drafts a step counted on that were refused after it was planned."""
+        if not self.ledger.config.async_scheduling:
+            return 0
+        own = step.output.step_id
+        return sum(request.refused.get(one, 0) for one in range(own - step.ahead, own))
 
     def execute(self, step: InFlight, result: WorkerResult) -> None:
         """Execute a step and keep the tokens sampled and the drafts proposed in it."""
@@ -221,7 +235,7 @@ class SimulatedWorker:
             request = self._compute(row, life, step, result.sampled.get(row.name, ()))
             request.proposed = result.drafts.get(row.name, ())
             self._proposals[row.name] += row.name in result.drafts
-            if row.name not in step.bad_blocks:
+            if not step.computes_nonsense(row.name):
                 new = result.sampled.get(row.name, ())
                 if new:
                     self.sampled[row.name] = (len(request.tokens), len(new))
@@ -251,7 +265,7 @@ class SimulatedWorker:
     def _compute(
         self, row: Row, life: Life, step: InFlight, sampled: tuple[int, ...]
     ) -> WorkerRequest:
-        start = self._start(row)
+        start = self._start(row, step)
         drafts = len(step.output.scheduled_spec_decode_tokens.get(row.name, ()))
         request = self._update(row, life)
         if row.name in step.hits:
@@ -283,7 +297,10 @@ class SimulatedWorker:
         self._look_for_media(row, life, start, end)
         accepted = max(0, len(sampled) - 1)
         request.last_start, request.last_end = start, end
-        request.computed = end - max(0, drafts - accepted)
+        refused = max(0, drafts - accepted)
+        request.computed = end - refused
+        if refused:
+            request.refused[step.output.step_id] = refused
         return request
 
     def _look_for_media(self, row: Row, life: Life, start: int, end: int) -> None:
@@ -314,6 +331,7 @@ class SimulatedWorker:
             request.relearn(row.known_tokens)
         if row.block_ids is not None:
             if row.table_update is TableUpdate.REPLACE:
+                request.refused.clear()
                 request.tables = [list(group) for group in row.block_ids]
             elif len(request.tables) == len(row.block_ids):
                 for table, group in zip(request.tables, row.block_ids, strict=True):
