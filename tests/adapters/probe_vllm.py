@@ -23,14 +23,20 @@ from schedcheck.model.actions import (
     Abort,
     Action,
     Add,
+    AddChunk,
+    AnswerLookup,
     Drain,
     FailTransfer,
     FinishSend,
     FinishTransfer,
+    GrammarReady,
+    Pause,
     ResetPrefixCache,
+    Resume,
     Schedule,
     Step,
 )
+from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.output import Load, SchedulerOutput, WorkerResult
 from schedcheck.model.request import RequestSpec
@@ -73,6 +79,12 @@ def rows(output: SchedulerOutput) -> list[Any]:
 
 def loads(output: SchedulerOutput) -> list[Any]:
     return [[one.name, one.start, one.count, one.is_async, one.block_ids] for one in output.loads]
+
+
+def delivered_to(name: str, events: Sequence[Any]) -> list[int]:
+    """How many tokens each completed step delivered to a request."""
+    done = [event for event in events if isinstance(event, Completed)]
+    return [len(event.output.delivered.get(name, ())) for event in done]
 
 
 def configurations() -> dict[str, Any]:
@@ -254,6 +266,64 @@ def first_load() -> list[Any]:
     return [load.start, load.count, load.block_ids == (table[0][2:],), len(table[0])]
 
 
+def drafts(*, ahead: bool) -> list[Any]:
+    """Each step's drafts and what was delivered; one of two drafts is right each time."""
+    config = evolve(
+        TINY, blocks_total=16, max_model_len=16, num_speculative_tokens=2, max_num_batched_tokens=6
+    )
+    config = evolve(config, async_scheduling=ahead, max_steps_in_flight=2 if ahead else 1)
+    request = Add("r0", spec(2, max_tokens=5, drafts=((2, 1),)))
+    events, _ = play((request, Drain(steps_max=20)), config)
+    told = [list(one.scheduled_spec_decode_tokens.get("r0", ())) for one in outputs(events)]
+    return [[len(one) for one in told], delivered_to("r0", events)]
+
+
+def session() -> list[Any]:
+    """Two inputs, each answered in full, the second with what the session holds by then."""
+    request = Add("r0", spec(2, max_tokens=2, chunks=(2,)))
+    actions = (request, Step(), Step(), AddChunk("r0"), Step(), Step(), Step())
+    events, sut = play(actions, evolve(TINY, blocks_total=8))
+    told = [rows(one)[0][1:4] for one in outputs(events) if one.rows]
+    return [delivered_to("r0", events), told, sut.has_work()]
+
+
+def held_back() -> dict[str, list[list[str]]]:
+    """Who is in each step's rows where a grammar, an answer or a resume must come first."""
+
+    def who(*actions: Action) -> list[list[str]]:
+        needed = {need for action in actions for need in action.needs}
+        if not needed <= TARGET.capabilities:
+            return []
+        return [[row.name for row in one.rows] for one in outputs(play(actions)[0])]
+
+    return {
+        "grammar": who(Add("r0", spec(1, grammar=True)), Step(), GrammarReady("r0"), Step()),
+        "lookup": who(
+            Add("r0", spec(2, remote_tokens=1, load_async=False, lookup_undecided=True)),
+            *(Step(), AnswerLookup("r0"), Step()),
+        ),
+        "pause": who(Pause(), Add("r0", spec(1)), Step(), Resume(), Step()),
+    }
+
+
+def adapters() -> list[list[str]]:
+    """Two adapters and room for one: who is in each step's rows."""
+    requests = [Add(f"r{n}", spec(1, max_tokens=2, adapter=f"a{n}")) for n in range(2)]
+    events, _ = play((*requests, Step(), Step(), Step()), evolve(TINY, max_loras=1))
+    return [[row.name for row in one.rows] for one in outputs(events)]
+
+
+def window() -> list[int]:
+    """How many blocks a request holds after each step, with a window of two tokens."""
+    config = evolve(TINY, blocks_total=9, max_model_len=9, sliding_window=2)
+    events, _ = play((Add("r0", spec(2, max_tokens=6)), *(Step(),) * 4), config)
+    return [
+        sum(block != 0 for block in one.snapshot.requests["r0"].block_ids[0])
+        for one in events
+        if isinstance(one, Completed)
+    ]
+
+
 json.dump(
     {
         "version": TARGET.version,
@@ -271,6 +341,12 @@ json.dump(
         "resets": resets(),
         "repeated": repeated(),
         "first load": first_load(),
+        "drafts": drafts(ahead=False),
+        "drafts ahead": drafts(ahead=True) if TARGET.traits.drafts_ahead else None,
+        "session": session() if Capability.STREAMING_INPUT in TARGET.capabilities else None,
+        "held back": held_back(),
+        "adapters": adapters(),
+        "window": window(),
     },
     sys.stdout,
 )

@@ -27,20 +27,17 @@ RELEASES = ("0.13.0", "0.14.0", "0.33.0")
 NOT_OFFERED = {
     Capability.FORCE_PREEMPT_ONE,
     Capability.EXCLUSIVE_BLOCKS,
-    # The reference has these; the adapter does not translate them yet.
-    Capability.SPEC_DECODE,
-    Capability.STRUCTURED_OUTPUT,
-    Capability.STREAMING_INPUT,
+    # The reference has media; the adapter does not translate them yet.
     Capability.ENCODER_INPUTS,
-    Capability.ADAPTERS,
-    Capability.SLIDING_WINDOW,
-    Capability.UNDECIDED_LOOKUPS,
-    Capability.PAUSE,
     Capability.ORDERED_ADMISSION,
     Capability.ORDERED_PREEMPTION,
-    Capability.SHOWS_REF_COUNTS,
-    Capability.SHOWS_CACHED_TOKENS,
 }
+SINCE = {
+    "0.13.0": set(),
+    "0.14.0": set(),
+    "0.33.0": {Capability.STREAMING_INPUT, Capability.PAUSE},
+}
+"""What not every release can do."""
 
 
 def need(release: str) -> Path:
@@ -135,7 +132,9 @@ class TestTranslation:
 
     def test_what_it_claims(self, asked):
         every = {one.value for one in Capability}
-        assert {one.value for one in NOT_OFFERED} == every - set(asked["capabilities"])
+        later = set.union(*SINCE.values()) - SINCE[asked["version"]]
+        missing = {one.value for one in NOT_OFFERED | later}
+        assert missing == every - set(asked["capabilities"])
         v2 = ["v1", "v2"] if asked["version"] == "0.33.0" else ["v1"]
         assert v2 == asked["dialects"]
 
@@ -193,6 +192,34 @@ class TestTranslation:
 
     def test_a_reset_is_refused_while_blocks_are_used_and_a_forced_one_preempts(self, asked):
         assert ["Rejected", "Accepted", "PREEMPTED"] == asked["resets"]
+
+    @pytest.mark.parametrize("kind", ["drafts", "drafts ahead"])
+    def test_of_two_drafts_one_is_right(self, asked, kind):
+        """So each verification delivers two tokens; the last one has one token left to sample."""
+        drafts, delivered = asked[kind]
+        assert [0, 2, 2, 0] == drafts
+        assert [1, 2, 2, 0] == delivered
+
+    def test_a_session_goes_on_with_its_next_input(self, asked):
+        if "STREAMING_INPUT" not in asked["capabilities"]:
+            assert asked["session"] is None
+            return
+        delivered, told, has_work = asked["session"]
+        assert [1, 1, 1, 1, 0] == delivered
+        assert [["NEW", 0, 2], ["RUNNING", 2, 1]] == told[:2]
+        assert has_work is False
+
+    def test_what_must_come_first_holds_a_request_back(self, asked):
+        pause = [[], ["r0"]] if "PAUSE" in asked["capabilities"] else []
+        assert {"grammar": [[], ["r0"]], "lookup": [[], ["r0"]], "pause": pause} == asked[
+            "held back"
+        ]
+
+    def test_one_adapter_at_a_time(self, asked):
+        assert [["r0"], ["r0"], ["r1"]] == asked["adapters"]
+
+    def test_blocks_behind_the_window_are_given_back(self, asked):
+        assert [2, 2, 2, 2] == asked["window"]
 
     def test_the_same_seed_shows_the_same(self, asked):
         assert asked["repeated"] is True

@@ -57,19 +57,30 @@ RELEASES: Final = (
 """The releases this adapter was verified on, oldest first."""
 
 _SINCE: Final[Mapping[str, str]] = {
+    "schedules_ahead": "0.10.0",
+    "drafts_ahead": "0.11.1",
+    "takes_drafts_apart": "0.10.2",
+    "waits_for_lookups": "0.10.2",
     "reports_failed_loads": "0.11.1",
     "resets_running": "0.12.0",
     "announces_preemption": "0.12.0",
+    "tells_cached_tokens": "0.12.0",
+    "has_sessions": "0.15.1",
+    "pauses": "0.17.1",
+    "has_prefill_stats": "0.20.2",
     "speaks_v2": "0.24.0",
 }
 """Since which of them each trait is there."""
 
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
+    "AsyncScheduler": ("vllm.v1.core.sched.async_scheduler",),  # since 0.10
     "sha256": ("vllm.utils.hashing", "vllm.utils"),  # moved in 0.11.1
     "SupportsHMA": ("vllm.distributed.kv_transfer.kv_connector.v1.base",),  # since 0.11.1
     "get_request_block_hasher": ("vllm.v1.core.kv_cache_utils",),  # since 0.10.1
     "init_none_hash": ("vllm.v1.core.kv_cache_utils",),  # since 0.10.1
     "KVConnectorOutput": ("vllm.v1.outputs",),  # since 0.10.1
+    "DraftTokenIds": ("vllm.v1.outputs",),  # since 0.10.2
+    "PauseState": ("vllm.v1.core.sched.interface",),  # since 0.17
 }
 """Names that moved, or that not every release has: where to look, newest place first."""
 
@@ -98,6 +109,22 @@ class Traits:
     """``preempted_req_ids`` in its output (0.12 and later)."""
     speaks_v2: bool
     """The V2 dialect, complete: also resets stand in ``preempted_req_ids`` (0.24 and later)."""
+    schedules_ahead: bool
+    """It has an AsyncScheduler (0.10 and later)."""
+    drafts_ahead: bool
+    """Its AsyncScheduler knows of drafts (0.11.1 and later)."""
+    takes_drafts_apart: bool
+    """Drafts go to ``update_draft_token_ids``, not with the model's output (0.10.2 and later)."""
+    waits_for_lookups: bool
+    """A connector may answer that it does not know yet (0.10.2 and later)."""
+    tells_cached_tokens: bool
+    """What was hit and what was loaded can be told apart (0.12 and later)."""
+    has_sessions: bool
+    """Streaming input (0.15 and later)."""
+    pauses: bool
+    """``set_pause_state`` (0.17 and later)."""
+    has_prefill_stats: bool
+    """The counts stand in ``prefill_stats`` (0.20 and later)."""
     samples_are_arrays: bool
     """Sampled tokens are arrays of numpy (0.11.1 and 0.11.2)."""
 
@@ -116,9 +143,7 @@ FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 
 _STATUSES: Final[Mapping[str, Status]] = {
     **Status.__members__,
-    "WAITING_FOR_FSM": Status.WAITING,  # until 0.18, then WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": Status.WAITING,
-    "WAITING_FOR_STREAMING_REQ": Status.WAITING,  # since 0.15
+    "WAITING_FOR_FSM": Status.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,  # its name until 0.18
     "FINISHED_IGNORED": Status.FINISHED_ABORTED,
     "FINISHED_REPETITION": Status.FINISHED_STOPPED,
 }

@@ -59,11 +59,25 @@ class SchedcheckConnector(KVConnectorBase_V1, _HMA):  # type: ignore[misc]
         self.sends: list[str] = []
         """Requests for which a delayed free was asked for."""
         self._offered: dict[str, tuple[int, int]] = {}
+        self._undecided: set[str] = set()
+
+    def adopt(self, engine_id: str, spec: RequestSpec) -> None:
+        """Take note of a new request under an id."""
+        self.specs[engine_id] = spec
+        self._undecided.discard(engine_id)
+        if spec.lookup_undecided:
+            self._undecided.add(engine_id)
+
+    def decide(self, engine_id: str) -> None:
+        """Know from now on how much the store holds of a request."""
+        self._undecided.discard(engine_id)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         spec = self.specs[request.request_id]
+        if request.request_id in self._undecided:
+            return None, False
         held = min(spec.remote_tokens, request.num_prompt_tokens)
         if not spec.load_async or request.num_tokens == 1:
             # The scheduler takes the last token of a whole prompt back; of one token nothing is

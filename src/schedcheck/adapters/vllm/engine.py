@@ -17,22 +17,25 @@ from vllm.config import (
     CacheConfig,
     DeviceConfig,
     KVTransferConfig,
+    LoRAConfig,
     ModelConfig,
+    SpeculativeConfig,
     VllmConfig,
 )
 from vllm.config import SchedulerConfig as VllmSchedulerConfig
 from vllm.model_executor.models import ModelRegistry
-from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.request import Request
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.structured_output import StructuredOutputManager
 
 from schedcheck.adapters.vllm import connector
 from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted, place_of
 from schedcheck.model.config import Dialect, SchedulerConfig
-from schedcheck.model.request import RequestSpec
-from schedcheck.model.tokens import STOP_TOKEN
 
 CONFIG_FIELDS_SET: Final = (
     "model_config.max_model_len",
@@ -41,11 +44,14 @@ CONFIG_FIELDS_SET: Final = (
     "scheduler_config.max_num_scheduled_tokens",
     "scheduler_config.enable_chunked_prefill",
     "scheduler_config.policy",
+    "scheduler_config.async_scheduling",
     "cache_config.block_size",
     "cache_config.enable_prefix_caching",
     "cache_config.num_gpu_blocks",
     "parallel_config.pipeline_parallel_size",
     "kv_transfer_config",
+    "speculative_config",
+    "lora_config",
 )
 """Fields of a copied VllmConfig that are set after its checks: it refuses such small sizes."""
 
@@ -69,62 +75,45 @@ class _TinyModel(torch.nn.Module):  # type: ignore[misc]
         raise NotImplementedError
 
 
+class _Grammars(StructuredOutputManager):  # type: ignore[misc]
+    """Makes no masks for the sampler, which until 0.10.2 are asked for within ``schedule()``."""
+
+    def grammar_bitmask(self, *_: Any, **__: Any) -> None:
+        return None
+
+
 def make_scheduler(config: SchedulerConfig) -> Any:
     """Return a fresh Scheduler. Takes well under a millisecond after the first one."""
     os.environ[DIALECT_VARIABLE] = "1" if config.dialect is Dialect.V2 else "0"
     connector.register()
     vllm_config = _vllm_config(config)
-    group = FullAttentionSpec(
-        block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
-    )
     blocks = config.blocks_total + 1  # the first is the null block
-    return Scheduler(
+    kind = place_of("AsyncScheduler") if config.async_scheduling else Scheduler
+    return kind(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(
             num_blocks=blocks,
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], group)],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], _attention(config))],
         ),
-        structured_output_manager=StructuredOutputManager(vllm_config),
+        structured_output_manager=_Grammars(vllm_config),
         log_stats=False,
         **accepted(Scheduler, block_size=config.block_size, hash_block_size=config.block_size),
     )
 
 
-def make_request(
-    engine_id: str, spec: RequestSpec, tokens: tuple[int, ...], *, arrival: int, block_size: int
-) -> Any:
-    """Return a Request as the engine core would make it."""
-    return Request(
-        **accepted(
-            Request,
-            request_id=engine_id,
-            prompt_token_ids=list(tokens),
-            sampling_params=SamplingParams(
-                max_tokens=spec.max_tokens,
-                ignore_eos=True,
-                stop_token_ids=[STOP_TOKEN],
-                temperature=0.0,
-                detokenize=False,
-            ),
-            pooling_params=None,
-            eos_token_id=None,
-            priority=spec.priority,
-            cache_salt=spec.salt,
-            arrival_time=float(arrival),
-            block_hasher=_hasher(block_size),
-        )
+def _attention(config: SchedulerConfig) -> Any:
+    """Return what the one KV cache group is like."""
+    kind = SlidingWindowSpec if config.sliding_window else FullAttentionSpec
+    more = {"sliding_window": config.sliding_window} if config.sliding_window else {}
+    return kind(
+        block_size=config.block_size,
+        num_kv_heads=1,
+        head_size=1,
+        dtype=torch.float32,
+        **accepted(kind, use_mla=False),  # until 0.10.2
+        **more,
     )
-
-
-@cache
-def _hasher(block_size: int) -> Any:
-    make = place_of("get_request_block_hasher")
-    if make is None:
-        return None  # the pool hashes by itself
-    sha256 = place_of("sha256")
-    place_of("init_none_hash")(sha256)  # repeatable: workers run with a fixed hash seed
-    return make(block_size, sha256)
 
 
 def _vllm_config(config: SchedulerConfig) -> Any:
@@ -140,6 +129,7 @@ def _vllm_config(config: SchedulerConfig) -> Any:
         max_num_scheduled_tokens=None,
         enable_chunked_prefill=config.chunked_prefill,
         policy=config.policy.value,
+        async_scheduling=config.async_scheduling,
     )
     _set(
         made.cache_config,
@@ -148,9 +138,34 @@ def _vllm_config(config: SchedulerConfig) -> Any:
         num_gpu_blocks=config.blocks_total + 1,
     )
     # Without this a pipelined run with a connector is one that vLLM itself never makes.
-    _set(made.parallel_config, pipeline_parallel_size=config.max_steps_in_flight)
-    _set(made, kv_transfer_config=_transfer_config(config.load_failure_policy.value))
+    stages = config.max_steps_in_flight - config.async_scheduling
+    _set(made.parallel_config, pipeline_parallel_size=stages)
+    _set(
+        made,
+        kv_transfer_config=_transfer_config(config.load_failure_policy.value),
+        speculative_config=_speculative_config(config.num_speculative_tokens),
+        lora_config=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
+    )
     return made
+
+
+@cache
+def _speculative_config(drafts: int) -> Any:
+    """Return a configuration with this many drafts, from n-grams: it needs no draft model."""
+    if not drafts:
+        return None
+    base = _base_config()
+    return SpeculativeConfig(
+        **accepted(
+            SpeculativeConfig,
+            method="ngram",
+            num_speculative_tokens=drafts,
+            prompt_lookup_max=2,
+            prompt_lookup_min=1,
+            target_model_config=base.model_config,
+            target_parallel_config=base.parallel_config,
+        )
+    )
 
 
 @cache
@@ -175,6 +190,7 @@ def _base_config() -> Any:
             dtype="float16",
             seed=0,
             max_model_len=4096,
+            **accepted(ModelConfig, use_async_output_proc=False),  # until 0.10.1
         ),
         scheduler_config=VllmSchedulerConfig(
             **accepted(

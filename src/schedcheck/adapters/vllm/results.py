@@ -25,10 +25,14 @@ def result_of(
     *,
     ids: Sequence[str],
     sampled: Mapping[str, list[int]],
+    drafts: Mapping[str, list[int]] | None,
     transfers: Transfers,
     as_arrays: bool,
 ) -> Any:
-    """Return what the model runner answers for a step that scheduled ``ids``."""
+    """Return what the model runner answers for a step that scheduled ``ids``.
+
+    ``drafts`` is what it proposes, for the releases that want it in the same answer.
+    """
     tokens: list[Any] = [sampled.get(one, []) for one in ids]
     if as_arrays:
         tokens = [np.array(one, dtype=np.int64) for one in tokens]
@@ -50,10 +54,16 @@ def result_of(
             req_ids=list(ids),
             req_id_to_index={engine_id: index for index, engine_id in enumerate(ids)},
             sampled_token_ids=tokens,
-            spec_token_ids=None,  # until 0.10
+            spec_token_ids=None if drafts is None else [drafts.get(one, []) for one in ids],
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],
             **told,
         )
     )
+
+
+def drafts_of(ids: Sequence[str], drafts: Mapping[str, list[int]]) -> Any:
+    """Return what the model runner proposes after a step that scheduled ``ids``."""
+    made = place_of("DraftTokenIds")
+    return made(req_ids=list(ids), draft_token_ids=[list(drafts.get(one, [])) for one in ids])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -15,12 +15,22 @@ from schedcheck.adapters.vllm.compat import (
     Traits,
     accepted,
     is_row_resumed,
+    place_of,
     status_of,
 )
 from schedcheck.adapters.vllm.connector import BegunLoad
-from schedcheck.adapters.vllm.engine import make_request
-from schedcheck.adapters.vllm.results import Transfers, result_of
-from schedcheck.model.actions import Abort, Action, ResetPrefixCache
+from schedcheck.adapters.vllm.requests import Grammar, make_request
+from schedcheck.adapters.vllm.results import Transfers, drafts_of, result_of
+from schedcheck.model.actions import (
+    Abort,
+    Action,
+    AddChunk,
+    AnswerLookup,
+    GrammarReady,
+    Pause,
+    ResetPrefixCache,
+    Resume,
+)
 from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.output import (
     Accepted,
@@ -37,6 +47,7 @@ from schedcheck.model.output import (
 )
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import RequestView, Snapshot, Status
+from schedcheck.model.tokens import chunk_tokens
 from schedcheck.sut import Names
 
 _STATUSES: Final[Mapping[Any, Status]] = {one: status_of(one.name) for one in RequestStatus}
@@ -59,8 +70,10 @@ class VllmSystem:
         self.connector = scheduler.connector
         self.names = Names()
         self.in_flight: deque[_Step] = deque()
-        self.arrivals = 0
         self.next_step_id = 0
+        self.chunks_given: Counter[str] = Counter()
+        self.cache_reported: set[str] = set()
+        """Requests whose cached tokens were told."""
         self.async_loads: dict[str, Blocks] = {}
         """The blocks that each request's last asynchronous load fills."""
         self.last_sent: dict[str, str] = {}
@@ -74,17 +87,24 @@ class VllmSystem:
         if engine_id in self.scheduler.requests:
             return Rejected(f"the id {engine_id} is in use")
         self.names.add(name, spec)
-        self.connector.specs[engine_id] = spec
-        request = make_request(
-            engine_id,
-            spec,
-            tokens,
-            arrival=self.arrivals,
-            block_size=self.config.block_size,
-        )
-        self.arrivals += 1
-        self.scheduler.add_request(request)
+        self.connector.adopt(engine_id, spec)
+        self._send_in(engine_id, spec, tokens)
         return Accepted()
+
+    def _send_in(self, engine_id: str, spec: RequestSpec, tokens: tuple[int, ...]) -> None:
+        """Hand over a request, or more of it. Those of one moment have one arrival time.
+
+        So it is for the several samples of one prompt, which a client asks for at once.
+        """
+        self.scheduler.add_request(
+            make_request(
+                engine_id,
+                spec,
+                tokens,
+                arrival=float(self.next_step_id),
+                block_size=self.config.block_size,
+            )
+        )
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step."""
@@ -104,6 +124,10 @@ class VllmSystem:
             preempted=preempted,
             finished=finished,
             loads=loads,
+            scheduled_spec_decode_tokens={
+                self.names.name_of(one): tuple(drafts)
+                for one, drafts in raw.scheduled_spec_decode_tokens.items()
+            },
         )
         self.next_step_id += 1
         return output
@@ -197,19 +221,27 @@ class VllmSystem:
         """Process the result of the oldest step."""
         del step_id  # steps return in order, so it is the oldest one
         step = self.in_flight.popleft()
+        scheduler, ids = self.scheduler, list(step.raw.num_scheduled_tokens)
         sampled = {self.names.id_of(name): list(one) for name, one in result.sampled.items()}
-        answer = self.scheduler.update_from_output(
+        drafts = {self.names.id_of(name): list(one) for name, one in result.drafts.items()}
+        drafts_apart = self.traits.takes_drafts_apart
+        requests = {one: scheduler.requests.get(one) for one in ids}
+        answer = scheduler.update_from_output(
             step.raw,
             result_of(
-                ids=list(step.raw.num_scheduled_tokens),
+                ids=ids,
                 sampled=sampled,
+                drafts=drafts if self.config.num_speculative_tokens and not drafts_apart else None,
                 transfers=self._transfers(step, result),
                 as_arrays=self.traits.samples_are_arrays,
             ),
         )
+        tells_drafts = drafts_apart and not self.config.async_scheduling  # else the workers do
+        if self.config.num_speculative_tokens and tells_drafts and ids:
+            scheduler.update_draft_token_ids(drafts_of(ids, drafts))
         # Only now: a request that fails with its load is asked about while the load is open.
         self.connector.loads_reported(map(self.names.id_of, result.loads_finished))
-        return self._engine_output(answer)
+        return self._engine_output(answer, requests)
 
     def _transfers(self, step: _Step, result: WorkerResult) -> Transfers:
         received = {self.names.id_of(name) for name in result.loads_finished}
@@ -222,18 +254,37 @@ class VllmSystem:
         }
         return Transfers(received=received, sent=sent, bad_blocks=bad)
 
-    def _engine_output(self, answer: Any) -> EngineOutput:
+    def _engine_output(self, answer: Any, requests: Mapping[str, Any]) -> EngineOutput:
         delivered: dict[str, tuple[int, ...]] = {}
         finished: dict[str, FinishReason] = {}
+        cached: dict[str, tuple[int, int]] = {}
         for client in answer.values():
             for one in client.outputs:
                 name = self.names.name_of(one.request_id)
                 if one.new_token_ids:
                     delivered[name] = tuple(one.new_token_ids)
-                if one.finish_reason is not None:
+                    if self.traits.tells_cached_tokens and name not in self.cache_reported:
+                        self.cache_reported.add(name)
+                        cached[name] = self._cached_tokens(one, requests[one.request_id])
+                if one.finish_reason is not None and not self._goes_on(one.request_id):
                     finished[name] = FINISH_REASONS[str(one.finish_reason)]
                     self._ends(name)
-        return EngineOutput(delivered=delivered, finished=finished, sends=self._sends())
+        return EngineOutput(
+            delivered=delivered, finished=finished, sends=self._sends(), cached_tokens=cached
+        )
+
+    def _cached_tokens(self, output: Any, request: Any) -> tuple[int, int]:
+        """Return how many tokens the client is told to have been hit, and loaded."""
+        if self.traits.has_prefill_stats:
+            stats = output.prefill_stats
+            return stats.num_local_cached_tokens, stats.num_external_cached_tokens
+        loaded = request.num_external_computed_tokens  # what the statistics subtract
+        return output.num_cached_tokens - loaded, loaded
+
+    def _goes_on(self, engine_id: str) -> bool:
+        """Return whether what ended was one answer of a session, not the session."""
+        request = self.scheduler.requests.get(engine_id)
+        return request is not None and not RequestStatus.is_finished(request.status)
 
     def _ends(self, name: str) -> None:
         owners = self.ended.setdefault(self.names.id_of(name), [])
@@ -245,15 +296,40 @@ class VllmSystem:
         return tuple(self.names.name_of(one) for one in begun)
 
     def control(self, action: Action) -> Accepted | Rejected:
-        """Abort or reset; one request alone cannot be preempted by force."""
+        """Do what is no request and no step; one request alone cannot be preempted by force."""
         match action:
             case Abort(request=name):
                 self._abort(name)
                 return Accepted(sends=self._sends())
             case ResetPrefixCache(running=running):
                 return self._reset(running=running)
+            case AnswerLookup(request=name):
+                self.connector.decide(self.names.id_of(name))
+            case GrammarReady(request=name):
+                request = self.scheduler.requests[self.names.id_of(name)]
+                request.structured_output_request.grammar = Grammar()
+            case AddChunk(request=name):
+                self._add_chunk(name)
+            case Pause(admission_only=admission_only):
+                states = place_of("PauseState")
+                self.scheduler.set_pause_state(
+                    states.PAUSED_NEW if admission_only else states.PAUSED_ALL
+                )
+            case Resume():
+                self.scheduler.set_pause_state(place_of("PauseState").UNPAUSED)
             case _:
                 return Rejected(f"vllm knows no {action.do}")
+        return Accepted()
+
+    def _add_chunk(self, name: str) -> None:
+        """Send in a session's next input and, with the last one, that no more will come."""
+        engine_id = self.names.id_of(name)
+        spec = self.connector.specs[engine_id]
+        number = self.chunks_given[name]
+        self.chunks_given[name] += 1
+        self._send_in(engine_id, spec, chunk_tokens(name, spec, number))
+        if self.chunks_given[name] == len(spec.chunks):
+            self._send_in(engine_id, spec, ())
 
     def _reset(self, *, running: bool) -> Accepted | Rejected:
         """Reset the prefix cache; False and one documented exception are lawful refusals.
@@ -299,6 +375,11 @@ class VllmSystem:
             blocks_free=pool.get_num_free_blocks(),
             blocks_total=self.config.blocks_total,
             free_block_ids=tuple(free),
+            block_refs={
+                block.block_id: block.ref_cnt
+                for block in pool.blocks
+                if block.ref_cnt and not block.is_null
+            },
         )
 
     def _view(self, request: Any) -> RequestView:

@@ -33,9 +33,26 @@ _EVERYWHERE: Final = frozenset(
         Capability.SHOWS_STARTS,
         Capability.SHOWS_BLOCK_TABLES,
         Capability.SHOWS_FREE_BLOCKS,
+        Capability.SHOWS_REF_COUNTS,
+        Capability.SPEC_DECODE,
+        Capability.SLIDING_WINDOW,
+        Capability.STRUCTURED_OUTPUT,
+        Capability.ADAPTERS,
         Capability.ANNOUNCES_FINISH,
     }
 )
+
+_BY_TRAIT: Final = {
+    "schedules_ahead": Capability.ASYNC_SCHEDULING,
+    "reports_failed_loads": Capability.TRANSFER_FAULTS,
+    "resets_running": Capability.RESET_RUNNING,
+    "announces_preemption": Capability.ANNOUNCES_PREEMPTION,
+    "waits_for_lookups": Capability.UNDECIDED_LOOKUPS,
+    "tells_cached_tokens": Capability.SHOWS_CACHED_TOKENS,
+    "has_sessions": Capability.STREAMING_INPUT,
+    "pauses": Capability.PAUSE,
+}
+"""What a release can do or show beyond that, by its trait."""
 
 
 @frozen
@@ -57,14 +74,9 @@ class VllmTarget:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What it can do and show; one request alone cannot be preempted by force."""
-        more = set()
-        if self.traits.reports_failed_loads:
-            more.add(Capability.TRANSFER_FAULTS)
-        if self.traits.resets_running:
-            more.add(Capability.RESET_RUNNING)
-        if self.traits.announces_preemption:
-            more.add(Capability.ANNOUNCES_PREEMPTION)
-        return _EVERYWHERE | more
+        return _EVERYWHERE | {
+            capability for trait, capability in _BY_TRAIT.items() if getattr(self.traits, trait)
+        }
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
@@ -72,12 +84,30 @@ class VllmTarget:
         return (Dialect.V1, Dialect.V2) if self.traits.speaks_v2 else (Dialect.V1,)
 
     def honours(self, config: SchedulerConfig) -> SchedulerConfig | Refused:
-        """Give a step room for a token of each request and, without chunks, for a whole one."""
-        least = config.max_num_seqs if config.chunked_prefill else config.max_model_len
+        """Return what vLLM itself could be given.
+
+        A step has room for a token of each request, with its drafts, and without chunks for a
+        whole request. A window of one token is refused. Drafts of a step in flight are known only
+        where it schedules ahead, which the first model runner does by one step and no pipeline.
+        """
+        dialect = config.dialect if config.dialect in self.dialects else Dialect.V1
+        ahead, drafts = config.async_scheduling, config.num_speculative_tokens
+        drafts = drafts if not ahead or self.traits.drafts_ahead else 0
+        least = config.max_num_seqs * (1 + drafts)
+        if not config.chunked_prefill:
+            least = max(least, config.max_model_len)
+        steps = config.max_steps_in_flight
+        if ahead:
+            steps = 2 if dialect is Dialect.V1 else max(2, steps)
+        elif drafts:
+            steps = 1
         return evolve(
             config,
-            max_num_batched_tokens=max(config.max_num_batched_tokens, least, config.max_num_seqs),
-            dialect=config.dialect if config.dialect in self.dialects else Dialect.V1,
+            max_num_batched_tokens=max(config.max_num_batched_tokens, least),
+            max_steps_in_flight=steps,
+            num_speculative_tokens=drafts,
+            sliding_window=max(2, config.sliding_window) if config.sliding_window else 0,
+            dialect=dialect,
         )
 
     def open(self, config: SchedulerConfig) -> SystemUnderTest:
