@@ -9,6 +9,8 @@ import pytest
 from attrs import evolve
 
 from schedcheck.engine.events import Outcome, Seen
+from schedcheck.engine.story import words_for_config
+from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.verdict import Verdict
 from schedcheck.report.summary import summary_lines
 from schedcheck.report.text import command, failure_lines, replay_lines, story_lines
@@ -191,3 +193,18 @@ def test_every_edge_reached_has_a_line_and_every_other_one_a_name():
 def test_time_is_no_part_of_the_summary():
     slow, fast = ended(seconds=99.0), ended(seconds=1.0)
     assert list(summary_lines(slow)) == list(summary_lines(fast))
+
+
+def test_what_is_set_in_a_configuration_is_told_and_what_is_plain_is_not():
+    sizes = "16 blocks of 4 · budget 32 · max_num_seqs 4 · max_model_len 32"
+    config = SchedulerConfig(
+        blocks_total=16,
+        block_size=4,
+        max_num_batched_tokens=32,
+        max_num_seqs=4,
+        max_model_len=32,
+    )
+    assert sizes == words_for_config(config)
+    ahead = evolve(config, max_steps_in_flight=2, async_scheduling=True, dialect=Dialect.V2)
+    told = f"{sizes} · max_steps_in_flight 2 · async_scheduling True · dialect v2"
+    assert told == words_for_config(ahead)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from attrs import fields
 
@@ -173,6 +174,12 @@ def _holding(name: str, view: RequestView) -> str:
     return f"{name}  {status}  holds {len(blocks)} block(s){which}, {computed}"
 
 
+_SIZES: Final = frozenset(
+    {"blocks_total", "block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len"}
+)
+"""What of a configuration is always told."""
+
+
 def words_for_config(config: SchedulerConfig) -> str:
     """Return a configuration in words; what is off or plain by default is left out."""
     words = [
@@ -181,21 +188,8 @@ def words_for_config(config: SchedulerConfig) -> str:
         f"max_num_seqs {config.max_num_seqs}",
         f"max_model_len {config.max_model_len}",
     ]
-    plain = {one.name: one.default for one in fields(type(config))}
-    for name in (
-        "max_steps_in_flight",
-        "policy",
-        "chunked_prefill",
-        "prefix_caching",
-        "load_failure_policy",
-        "num_speculative_tokens",
-        "max_loras",
-        "encoder_cache_size",
-        "max_num_encoder_input_tokens",
-        "sliding_window",
-        "dialect",
-    ):
-        value = getattr(config, name)
-        if value != plain[name]:
-            words.append(f"{name} {value}")
+    for one in fields(SchedulerConfig):
+        value = getattr(config, one.name)
+        if one.name not in _SIZES and value != one.default:
+            words.append(f"{one.name} {value}")
     return " · ".join(words)
