@@ -342,7 +342,7 @@ json.dump(
         "repeated": repeated(),
         "first load": first_load(),
         "drafts": drafts(ahead=False),
-        "drafts ahead": drafts(ahead=True) if TARGET.traits.drafts_ahead else None,
+        "drafts ahead": drafts(ahead=True),
         "session": session() if Capability.STREAMING_INPUT in TARGET.capabilities else None,
         "held back": held_back(),
         "adapters": adapters(),

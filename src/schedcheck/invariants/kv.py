@@ -381,6 +381,8 @@ def _looks_through_a_window(event: Scheduled, _before: Snapshot, ledger: Ledger)
 def window_moves(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Count the blocks of each running row: those of its window and of what it computes."""
     config = ledger.config
+    if not config.sliding_window:
+        return
     drafts = event.output.scheduled_spec_decode_tokens
     for fact in ledger.facts:
         row, view = fact.row, event.snapshot.requests.get(fact.row.name)
@@ -393,7 +395,7 @@ def window_moves(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator
         most = config.blocks_for(end)
         most -= config.first_attended(_oldest_start(row, ledger)) // config.block_size
         for group in view.block_ids or ():
-            if config.sliding_window and len(group) > most:
+            if len(group) > most:
                 yield Mismatch(
                     kind="behind-the-window",
                     subject=row.name,

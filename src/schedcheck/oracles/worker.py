@@ -203,12 +203,12 @@ class SimulatedWorker:
         return tuple(drafts)
 
     def _start(self, row: Row, step: InFlight) -> int:
-        known = self.requests.get(row.name)
-        if row.start is not None:
-            if known is None or row.role is not Role.RUNNING:
-                return row.start
-            return row.start - self._refused_since(step, known)
-        return known.computed if known is not None and row.role is Role.RUNNING else 0
+        known = self.requests.get(row.name) if row.role is Role.RUNNING else None
+        if known is None:
+            return row.start or 0
+        if row.start is None:
+            return known.computed
+        return row.start - self._refused_since(step, known)
 
     def _refused_since(self, step: InFlight, request: WorkerRequest) -> int:
         """Return how many drafts a step counted on that were refused after it was planned."""

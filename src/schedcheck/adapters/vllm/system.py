@@ -224,20 +224,20 @@ class VllmSystem:
         scheduler, ids = self.scheduler, list(step.raw.num_scheduled_tokens)
         sampled = {self.names.id_of(name): list(one) for name, one in result.sampled.items()}
         drafts = {self.names.id_of(name): list(one) for name, one in result.drafts.items()}
-        drafts_apart = self.traits.takes_drafts_apart
+        speculates, apart = self.config.num_speculative_tokens > 0, self.traits.takes_drafts_apart
         requests = {one: scheduler.requests.get(one) for one in ids}
         answer = scheduler.update_from_output(
             step.raw,
             result_of(
                 ids=ids,
                 sampled=sampled,
-                drafts=drafts if self.config.num_speculative_tokens and not drafts_apart else None,
+                drafts=drafts if speculates and not apart else None,
                 transfers=self._transfers(step, result),
                 as_arrays=self.traits.samples_are_arrays,
             ),
         )
-        tells_drafts = drafts_apart and not self.config.async_scheduling  # else the workers do
-        if self.config.num_speculative_tokens and tells_drafts and ids:
+        # Where it schedules ahead, the workers keep the drafts to themselves.
+        if ids and speculates and apart and not self.config.async_scheduling:
             scheduler.update_draft_token_ids(drafts_of(ids, drafts))
         # Only now: a request that fails with its load is asked about while the load is open.
         self.connector.loads_reported(map(self.names.id_of, result.loads_finished))
