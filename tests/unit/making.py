@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from schedcheck.judge import Judge
-from schedcheck.model.actions import Abort
+from schedcheck.model.actions import Abort, Action
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.output import (
@@ -39,9 +39,15 @@ EVERYTHING = frozenset(Capability)
 class Bench:
     """A judge that is shown events one by one; keeps step ids and the last snapshot."""
 
-    def __init__(self, *, dialect: Dialect = Dialect.V1, block_size: int = 2) -> None:
+    def __init__(
+        self, *, dialect: Dialect = Dialect.V1, block_size: int = 2, sliding_window: int = 0
+    ) -> None:
         self.config = SchedulerConfig(
-            blocks_total=8, block_size=block_size, max_steps_in_flight=3, dialect=dialect
+            blocks_total=8,
+            block_size=block_size,
+            max_steps_in_flight=3,
+            dialect=dialect,
+            sliding_window=sliding_window,
         )
         self.judge = Judge(self.config, EVERYTHING)
         self.snapshot = Snapshot()
@@ -125,9 +131,12 @@ class Bench:
         )
 
     def abort(self, name: str, *, sends: tuple[str, ...] = ()) -> list[str]:
+        return self.control(Abort(name), sends=sends)
+
+    def control(self, action: Action, *, sends: tuple[str, ...] = ()) -> list[str]:
         return self.show(
             Controlled(
-                action=Abort(name),
+                action=action,
                 answer=Accepted(sends=sends),
                 snapshot=self.snapshot,
                 has_work=self.has_work,

@@ -111,6 +111,11 @@ class TestEligibility:
     def test_no_more_steps_in_flight_than_the_configuration_allows(self):
         assert "1 step(s) are in flight" in play(Add("r0", spec()), Schedule(), Schedule()).drift
 
+    def test_a_failing_load_has_no_block_beyond_its_last(self):
+        loading = (Add("r0", spec(remote_tokens=1)), Step())
+        assert "" == play(*loading, FailTransfer("r0", 0)).drift
+        assert "the load of r0 has 1 block(s)" in play(*loading, FailTransfer("r0", 1)).drift
+
     def test_a_forced_reset_waits_for_loads(self):
         loading = (Add("r0", spec(remote_tokens=1)), Step())
         drift = play(*loading, ResetPrefixCache(running=True)).drift

@@ -8,7 +8,7 @@ from making import EVERYTHING, Bench, new, resumed, running
 
 from schedcheck.invariants import registry
 from schedcheck.judge import Judge
-from schedcheck.model.actions import IDLE_ROUNDS_MAX
+from schedcheck.model.actions import IDLE_ROUNDS_MAX, Pause
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.output import FinishReason, Load
@@ -180,6 +180,19 @@ class TestSCH:
         assert ["SCH-004/tokens-unknown"] == bench.complete()
 
 
+class TestPause:
+    def test_admitted_while_admission_is_paused(self, bench):
+        bench.add("r1")
+        bench.control(Pause(admission_only=True))
+        assert ["SCH-007/admitted-while-paused"] == bench.schedule(new("r1", 2))
+
+    def test_what_holds_blocks_may_go_on_while_admission_is_paused(self, bench):
+        bench.add("r1")
+        bench.look(r0=Status.RUNNING, r1=holding(Status.WAITING, 1, 2, 3))
+        bench.control(Pause(admission_only=True))
+        assert [] == bench.schedule(new("r1", 2))
+
+
 def holding(status: Status, *blocks: int) -> RequestView:
     return RequestView(status=status, block_ids=(blocks,))
 
@@ -305,6 +318,17 @@ class TestPRG:
         assert ["PRG-001/not-finished-in-time"] == bench.drained("r0")
 
     def test_asleep_with_unfinished(self, bench):
+        bench.has_work = False
+        assert ["PRG-002/asleep-with-unfinished"] == bench.glance()
+
+    def test_sleeping_through_a_pause_is_lawful(self, bench):
+        bench.control(Pause())
+        bench.has_work = False
+        assert [] == bench.glance()
+
+    def test_asleep_though_admission_alone_is_paused(self, bench):
+        bench.look(r0=holding(Status.RUNNING, 1))
+        bench.control(Pause(admission_only=True))
         bench.has_work = False
         assert ["PRG-002/asleep-with-unfinished"] == bench.glance()
 

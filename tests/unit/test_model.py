@@ -251,3 +251,12 @@ def test_an_expectation_is_taken_from_a_finding_and_nothing_else_changes():
     expect = changed.header.expect
     assert (str(expect.signature), expect.step) == ("KV-001/leak", 2)
     assert attrs.evolve(changed, header=attrs.evolve(changed.header, expect=None)) == trace
+
+
+def test_each_turn_of_a_session_may_have_its_own_limit() -> None:
+    spec = RequestSpec(
+        prompt=(("own", 2),), max_tokens=3, stop_at=1, chunks=(1, 1), chunk_max_tokens=(1,)
+    )
+    assert [3, 1, 3] == [spec.max_tokens_in(turn) for turn in range(3)]
+    assert [2, 1, 2] == [spec.output_tokens_in(turn) for turn in range(3)]
+    assert 2 + 1 + 1 + 3 + 1 + 3 == spec.total_tokens_max

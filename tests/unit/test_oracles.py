@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from making import Bench, new, resumed, running
 
+from schedcheck.model.actions import AddChunk
 from schedcheck.model.output import FinishReason, Load
 from schedcheck.model.snapshot import RequestView, Status
 
@@ -188,3 +189,40 @@ def test_a_block_shared_with_a_sender_may_be_written_by_a_step_planned_before_th
     bench.look(**(both | {"r1": RequestView(status=Status.FINISHED_STOPPED, block_ids=((1, 3),))}))
     found = bench.complete(finished={"r1": FinishReason.STOPPED}, sends=("r1",))
     assert "KV-002/write-into-transfer" not in found
+
+
+def test_what_a_step_of_the_last_answer_samples_need_not_be_delivered_in_the_next():
+    bench = Bench()
+    bench.add("r0", max_tokens=2, stop_at=0, chunks=(1,))
+    bench.look(r0=Status.RUNNING)
+    bench.schedule(new("r0", 2))
+    bench.control(AddChunk("r0"))
+    bench.schedule(running("r0", 2))
+    bench.look(r0=Status.WAITING)
+    bench.complete()
+    assert [] == bench.complete({})
+
+
+def test_a_send_reads_what_has_not_left_the_window():
+    bench = Bench(sliding_window=2)
+    bench.add("r0", prompt=4, max_tokens=1)
+    bench.look(r0=RequestView(status=Status.RUNNING, block_ids=((1, 2),)))
+    bench.schedule(new("r0", 4, blocks=(1, 2)))
+    bench.look(r0=RequestView(status=Status.FINISHED_LENGTH_CAPPED, block_ids=((2,),)))
+    bench.complete(finished={"r0": FinishReason.LENGTH}, sends=("r0",))
+    assert frozenset({2}) == bench.ledger.lives["r0"].send.blocks
+
+
+def test_who_shares_a_block_of_a_load_that_fails_within_the_step_computes_nonsense_too(bench):
+    bench.add("r1")
+    bench.look(r0=_holds(1, 2), r1=_holds(2))
+    load = Load(name="r0", start=2, count=1, is_async=False, block_ids=((2,),))
+    bench.schedule(new("r0", 1, start=2), new("r1", 1, start=1, blocks=(2,)), loads=(load,))
+    bench.end_load("r0", bad_block=0)
+    step = bench.ledger.in_flight[0]
+    assert (True, True) == (step.computes_nonsense("r0"), step.computes_nonsense("r1"))
+    assert "TOK-004/sampled-not-delivered" not in bench.complete({})
+
+
+def _holds(*blocks: int) -> RequestView:
+    return RequestView(status=Status.RUNNING, block_ids=(blocks,))

@@ -189,6 +189,7 @@ OTHER_SPEC = {
     "salt": "x",
     "drafts": ((3, 1), (1, 0)),
     "chunks": (2, 1),
+    "chunk_max_tokens": (3,),
 }
 OTHER_HEADER = {
     "target": "./adapter.py --with 'ü'",
@@ -226,7 +227,9 @@ def test_every_field_of_the_config_comes_back(field):
 
 @pytest.mark.parametrize("field", OTHER_SPEC)
 def test_every_field_of_a_request_comes_back(field):
-    spec = RequestSpec(**{"prompt": (("own", 1),), field: OTHER_SPEC[field]})
+    chunks = (1,) if field == "chunk_max_tokens" else ()
+    values = {"prompt": (("own", 1),), "chunks": chunks, field: OTHER_SPEC[field]}
+    spec = RequestSpec(**values)
     trace = Trace(header=HEADER, actions=(Add("r0", spec),))
     assert back(trace) == trace
 
@@ -265,10 +268,12 @@ def test_random_traces_come_back(seed):
     def some(values: dict[str, object]) -> dict[str, object]:
         return {key: value for key, value in values.items() if source.random() < 0.5}
 
-    actions = [
-        Add(f"n{number}", RequestSpec(**{"prompt": (("ü", 3),), **some(OTHER_SPEC)}))
-        for number in range(5)
-    ]
+    def request(values: dict[str, object]) -> RequestSpec:
+        if "chunks" not in values:  # a limit without its chunk is refused
+            values.pop("chunk_max_tokens", None)
+        return RequestSpec(**{"prompt": (("ü", 3),), **values})
+
+    actions = [Add(f"n{number}", request(some(OTHER_SPEC))) for number in range(5)]
     actions += [Step(names()) for _ in range(5)] + [Complete(names()) for _ in range(5)]
     actions += source.choices(EVERY_ACTION[1:], k=20)
     source.shuffle(actions)
@@ -337,8 +342,8 @@ ACTIONS_KNOWN = (
     "reset_prefix_cache, answer_lookup, grammar_ready, add_chunk, pause, resume, drain"
 )
 SPEC_KEYS = (
-    "adapter, chunks, drafts, engine_id_of, grammar, load_async, lookup_undecided, max_tokens, "
-    "priority, prompt, remote_tokens, salt, send_kv, stop_at"
+    "adapter, chunk_max_tokens, chunks, drafts, engine_id_of, grammar, load_async, "
+    "lookup_undecided, max_tokens, priority, prompt, remote_tokens, salt, send_kv, stop_at"
 )
 
 
@@ -583,6 +588,11 @@ def test_an_action_that_is_wrong(line, problem):
             "max_tokens in the spec of an add action is 0; 1 to 1,000,000 are allowed",
         ),
         ({"max_tokens": None}, None),
+        ({"chunk_max_tokens": [1]}, "chunk_max_tokens has 1 number(s) for 0 chunk(s)"),
+        (
+            {"chunks": [1], "chunk_max_tokens": [0]},
+            "chunk_max_tokens has 0; 1 to 1,000,000 are allowed",
+        ),
         ({"stop_at": -1}, "stop_at in the spec of an add action is -1; 0 to 1,000,000 are allowed"),
         ({"priority": 2**31}, None),
         ({"remote_tokens": -1}, None),

@@ -66,9 +66,8 @@ def why_not(action: Action, ledger: Ledger, capabilities: frozenset[Capability])
             )
         case FinishTransfer(request=name):
             return _why_no_load(name, ledger)
-        case FailTransfer(request=name):
-            sync = ledger.sync_load_in_flight(name)
-            return None if sync and name not in sync.bad_blocks else _why_no_load(name, ledger)
+        case FailTransfer(request=name, bad_block=ordinal):
+            return _why_no_failure(name, ordinal, ledger)
         case FinishSend(request=name):
             sending = {life.name for life in ledger.open_sends()}
             return None if name in sending else f"no KV of {name} is being sent"
@@ -96,6 +95,25 @@ def why_not(action: Action, ledger: Ledger, capabilities: frozenset[Capability])
             return None if ledger.paused else "scheduling is not paused"
         case Drain():
             return None
+
+
+def _why_no_failure(name: str, ordinal: int, ledger: Ledger) -> str | None:
+    step = ledger.sync_load_in_flight(name)
+    if step is not None and name not in step.bad_blocks:
+        load = next(one for one in step.output.loads if one.name == name)
+    else:
+        reason = _why_no_load(name, ledger)
+        open_load = ledger.lives[name].load if name in ledger.lives else None
+        if reason or open_load is None:
+            return reason
+        load = open_load.load
+    blocks = _blocks_in(load)
+    return None if ordinal < blocks else f"the load of {name} has {blocks} block(s)"
+
+
+def _blocks_in(load: KVLoad) -> int:
+    """Return how many blocks of a load can fail; where they are not shown, one."""
+    return max(1, min((len(group) for group in load.block_ids or ()), default=1))
 
 
 def _why_no_chunk(name: str, ledger: Ledger) -> str | None:
@@ -270,8 +288,7 @@ def _offer_transfers(ledger: Ledger, offer: Callable[..., None]) -> None:
 
 def _fail(number: int, loads: Sequence[KVLoad]) -> FailTransfer:
     number, which = divmod(number, len(loads))
-    blocks = min((len(group) for group in loads[which].block_ids or ()), default=1)
-    return FailTransfer(loads[which].name, number % max(1, blocks))
+    return FailTransfer(loads[which].name, number % _blocks_in(loads[which]))
 
 
 def decode(number: int, ledger: Ledger, load: Load) -> Action:
@@ -385,10 +402,14 @@ def _with_medium(
 def _with_chunks(spec: RequestSpec, load: Load, digit: Callable[[int], int]) -> RequestSpec:
     """Let a request be a session, as long as what it grows to still fits."""
     for _ in range(1 + digit(2)):
-        room = load.tokens_max - spec.total_tokens_max - spec.max_tokens
+        limit = spec.max_tokens if digit(3) else 1 + digit(max(2, spec.max_tokens))
+        room = load.tokens_max - spec.total_tokens_max - limit
         if room < 1:
             break
-        spec = evolve(spec, chunks=(*spec.chunks, 1 + digit(min(room, 4))))
+        chunks = (*spec.chunks, 1 + digit(min(room, 4)))
+        spec = evolve(spec, chunks=chunks, chunk_max_tokens=(*spec.chunk_max_tokens, limit))
+    if set(spec.chunk_max_tokens) == {spec.max_tokens}:
+        return evolve(spec, chunk_max_tokens=())
     return spec
 
 

@@ -140,6 +140,7 @@ def _weight_of_features(spec: RequestSpec) -> int:
         + _weight_of_name(spec.salt)
         + sum(2 + proposed + abs(proposed - accepted) for proposed, accepted in spec.drafts)
         + sum(3 + 2 * length for length in spec.chunks)
+        + sum(1 + 2 * limit for limit in spec.chunk_max_tokens)
         + 3 * len(spec.media)
     )
 
@@ -316,11 +317,13 @@ def _smaller_specs(spec: RequestSpec) -> Iterator[RequestSpec]:
         "adapter": None,
         "salt": None,
         "drafts": (),
-        "chunks": (),
+        "chunk_max_tokens": (),
     }
     for name, value in plain.items():
         if getattr(spec, name) != value:
             yield _changed(spec, name, value)
+    if spec.chunks:
+        yield evolve(spec, chunks=(), chunk_max_tokens=())
     if spec.remote_tokens:
         yield evolve(spec, remote_tokens=0, load_async=True)
     if not spec.load_async:
@@ -352,10 +355,15 @@ def _plainer_features(spec: RequestSpec) -> Iterator[RequestSpec]:
                 drafts = (*spec.drafts[:index], pair, *spec.drafts[index + 1 :])
                 yield evolve(spec, drafts=drafts)
     if spec.chunks:
-        yield evolve(spec, chunks=spec.chunks[:-1])
+        fewer = spec.chunks[:-1]
+        yield evolve(spec, chunks=fewer, chunk_max_tokens=spec.chunk_max_tokens[: len(fewer)])
     for index, length in enumerate(spec.chunks):
         for shorter in _below(length, 1):
             yield evolve(spec, chunks=(*spec.chunks[:index], shorter, *spec.chunks[index + 1 :]))
+    limits = spec.chunk_max_tokens
+    for index, limit in enumerate(limits):
+        for lower in _below(limit, 1):
+            yield evolve(spec, chunk_max_tokens=(*limits[:index], lower, *limits[index + 1 :]))
 
 
 def _smaller_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:

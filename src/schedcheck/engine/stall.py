@@ -202,9 +202,7 @@ class _Scene:
         end, purpose = self._next_end(row, life, computed, known)
         if self._missing(view, computed, end) == self._missing(view, computed, computed + 1):
             purpose = ""  # a single token needs as many
-        last = (
-            len(life.prompt) + life.spec.output_tokens_max - 1
-        )  # the last token's KV is never read
+        last = len(life.prompt) + life.tokens_due - 1  # the last token's KV is never read
         return evolve(
             row,
             blocks_to_go_on=self._missing(view, computed, end),

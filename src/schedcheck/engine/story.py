@@ -116,6 +116,8 @@ def _words_for_features(spec: RequestSpec) -> Iterator[str]:
         yield f"drafts={plan}"
     if spec.chunks:
         yield f"chunks={'+'.join(map(str, spec.chunks))}"
+    if spec.chunk_max_tokens:
+        yield f"chunk_max={'+'.join(map(str, spec.chunk_max_tokens))}"
 
 
 def _notes(event: AnyEvent) -> Iterator[str]:

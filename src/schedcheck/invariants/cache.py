@@ -128,6 +128,8 @@ def counts_make_sense(event: Completed, before: Snapshot, ledger: Ledger) -> Ite
         told_with = len(event.output.delivered.get(name, ()))
         known = len(life.prompt) + len(life.delivered) - told_with
         first = life.first_start
+        if hit >= 0 and loaded >= 0 and hit + loaded in life.load_ends:
+            continue
         if first is not None and hit >= 0 and loaded >= 0 and hit + loaded != first:
             yield Mismatch(
                 kind="wrong-counts",

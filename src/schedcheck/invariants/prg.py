@@ -65,6 +65,8 @@ def stays_awake(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mism
         return
     for life in ledger.lives.values():
         if life.is_live:
+            if life.awaits_chunk or _is_held_up(life.name, event.snapshot, ledger):
+                continue
             kind, what = "asleep-with-unfinished", "it is unfinished"
         elif life.send is not None:
             kind, what = "asleep-with-send", "its blocks wait for the end of a send"
@@ -79,6 +81,13 @@ def stays_awake(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mism
             found=f"it has no work, though {what}",
         )
         return
+
+
+def _is_held_up(name: str, snapshot: Snapshot, ledger: Ledger) -> bool:
+    """Return whether a pause keeps a request from being scheduled."""
+    if ledger.paused is None:
+        return False
+    return not (ledger.paused.admission_only and snapshot.blocks_of(name))
 
 
 GAINLESS_MAX: Final = 3

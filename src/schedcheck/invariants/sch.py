@@ -215,7 +215,7 @@ def pause_holds(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[
     for row in event.output.rows:
         if not ledger.paused.admission_only:
             yield _during_pause("scheduled-while-paused", row.name, "nothing is scheduled")
-        elif row.role in (Role.NEW, Role.RESUMED):
+        elif row.role in (Role.NEW, Role.RESUMED) and not before.blocks_of(row.name):
             yield _during_pause("admitted-while-paused", row.name, "nothing is admitted")
     for load in ledger.load_facts:
         if load.load.is_async:

@@ -72,7 +72,7 @@ def _compare(life: Life, tokens: tuple[int, ...]) -> Iterator[Mismatch]:
 def _tokens_due(life: Life) -> int | None:
     """Return how many output tokens a request has when it finishes by itself."""
     if life.finished is FinishReason.LENGTH:
-        return life.spec.max_tokens
+        return life.spec.max_tokens_in(life.turn)
     if life.finished is FinishReason.STOPPED and life.spec.stop_at is not None:
         return life.spec.stop_at + 1
     return None
@@ -157,6 +157,8 @@ def _samples_next(ledger: Ledger) -> Iterator[tuple[Life, int]]:
         life, step = ledger.lives[name], ledger.executed
         if step is None or step.computes_nonsense(name):
             continue
+        if step.turns.get(name) != life.turn:
+            continue  # planned before its last answer was over: of this turn it computes nothing
         preempted_since = step.preemptions.get(name) != life.times_preempted
         ended = life.finished is not None and name not in ledger.finished_now
         if not ended and not preempted_since:

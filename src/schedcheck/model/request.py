@@ -75,6 +75,8 @@ class RequestSpec:
     chunks: tuple[int, ...] = ()
     """Lengths in tokens of the further inputs of a streaming session. Each is answered with up to
     ``max_tokens`` tokens. The last token of an answer is not part of the session."""
+    chunk_max_tokens: tuple[int, ...] = ()
+    """``max_tokens`` of the answers to the first of these inputs, where it is another one."""
 
     @property
     def prompt_tokens_count(self) -> int:
@@ -84,13 +86,19 @@ class RequestSpec:
     @property
     def total_tokens_max(self) -> int:
         """Prompt, later chunks and the most it may generate, in tokens."""
-        turns = 1 + len(self.chunks)
-        return self.prompt_tokens_count + sum(self.chunks) + turns * self.max_tokens
+        answers = sum(self.max_tokens_in(turn) for turn in range(1 + len(self.chunks)))
+        return self.prompt_tokens_count + sum(self.chunks) + answers
 
-    @property
-    def output_tokens_max(self) -> int:
-        """How many tokens one turn ends with at the latest, its stop token included."""
-        return self.max_tokens if self.stop_at is None else min(self.max_tokens, self.stop_at + 1)
+    def max_tokens_in(self, turn: int) -> int:
+        """Return ``max_tokens`` of a turn: 0 is the answer to the prompt, 1 to the first chunk."""
+        if 1 <= turn <= len(self.chunk_max_tokens):
+            return self.chunk_max_tokens[turn - 1]
+        return self.max_tokens
+
+    def output_tokens_in(self, turn: int) -> int:
+        """Return how many tokens a turn ends with at the latest, its stop token included."""
+        limit = self.max_tokens_in(turn)
+        return limit if self.stop_at is None else min(limit, self.stop_at + 1)
 
     @property
     def media(self) -> tuple[MediaItem, ...]:

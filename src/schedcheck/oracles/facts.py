@@ -86,12 +86,20 @@ class InFlight:
     """For each row sent in full: tokens it hit, and how often the cache had been reset before."""
     preemptions: dict[str, int] = Factory(dict)
     """How often each request of the step had been preempted when it was planned."""
+    turns: dict[str, int] = Factory(dict)
+    """In which turn of its session each request of the step was when it was planned."""
     bad_blocks: dict[str, int] = Factory(dict)
     """Synchronous loads of this step that are going to fail, and from which block on."""
+    tables: dict[str, frozenset[int]] = Factory(dict)
+    """The blocks of each row, where the step loads some synchronously."""
+    spoiled: set[int] = Factory(set)
+    """Blocks that these loads are going to leave empty: whoever shares one fails with them."""
     after_failure: set[str] = Factory(set)
     """Requests whose load in an earlier step failed, which was not known when this one was
     planned: their rows compute nonsense."""
 
     def computes_nonsense(self, name: str) -> bool:
         """Return whether a row of it reads KV that a failed load left out."""
-        return name in self.bad_blocks or name in self.after_failure
+        if name in self.bad_blocks or name in self.after_failure:
+            return True
+        return not self.spoiled.isdisjoint(self.tables.get(name, ()))

@@ -139,10 +139,10 @@ class Ledger:
             case Scheduled(output=output):
                 self._schedule(output, event.snapshot)
             case Completed():
-                self._complete(event.result, event.output)
+                self._complete(event.result, event.output, event.snapshot)
             case Controlled(action=Abort(request=name), answer=Accepted(sends=sends)):
                 self._finish(name, FinishReason.ABORTED)
-                self._open_sends(sends)
+                self._open_sends(sends, event.snapshot)
             case Controlled(answer=Accepted()):
                 self._control(event)
             case TransferEnded():
@@ -211,6 +211,10 @@ class Ledger:
                     if row.role is not Role.RUNNING
                 },
                 preemptions={name: self.lives[name].times_preempted for name in rows},
+                turns={name: self.lives[name].turn for name in rows},
+                tables={name: after.blocks_of(name) for name in rows}
+                if any(not load.is_async for load in output.loads)
+                else {},
             )
         )
         self.last_planned = output.step_id
@@ -241,6 +245,8 @@ class Ledger:
             if self.config.prefix_caching and not self.before.blocks_of(load.name):
                 life.hit, life.hit_epoch = load.start, self.cache_resets
             life.load, life.loaded_to = OpenLoad(load), None
+            if not life.was_sent:
+                life.load_ends.add(load.start + load.count)
         else:
             life.has_loaded = True
         return fact
@@ -292,7 +298,7 @@ class Ledger:
         life.path.clear()
         return fact
 
-    def _complete(self, result: WorkerResult, output: EngineOutput) -> None:
+    def _complete(self, result: WorkerResult, output: EngineOutput, after: Snapshot) -> None:
         if self.in_flight:
             self.executed = self.in_flight.popleft()
             self._note_progress(self.executed.output)
@@ -302,12 +308,10 @@ class Ledger:
         for name, bad_block in result.loads_failed.items():
             life = self.lives[name]
             life.has_loaded = False
-            if life.load is None:
-                life.load_has_failed, life.first_start = True, None
-                self._note_nonsense(name)
-            else:
+            if life.load is not None:
                 good = life.load.load.start + bad_block * self.config.block_size
                 life.loaded_to = good
+        self._note_nonsense()
         for name in result.loads_finished:
             self.lives[name].load = None
             self.lives[name].has_loaded = name not in result.loads_failed
@@ -321,16 +325,19 @@ class Ledger:
                 self.lives[name].delivered.extend(tokens)
         for name, reason in output.finished.items():
             self._finish(name, reason)
-        self._open_sends(output.sends)
+        self._open_sends(output.sends, after)
 
-    def _note_nonsense(self, name: str) -> None:
-        """Note which steps in flight go on from the load that failed in the step executed now."""
-        if self.executed is None:
+    def _note_nonsense(self) -> None:
+        """Note which steps in flight go on from the loads that failed in the step executed now."""
+        if self.executed is None or not self.executed.bad_blocks:
             return
-        preemptions = self.executed.preemptions.get(name)
-        for step in self.in_flight:
-            if step.preemptions.get(name) == preemptions:
-                step.after_failure.add(name)
+        for name, preemptions in self.executed.preemptions.items():
+            if not self.executed.computes_nonsense(name):
+                continue
+            self.lives[name].load_has_failed, self.lives[name].first_start = True, None
+            for step in self.in_flight:
+                if step.preemptions.get(name) == preemptions:
+                    step.after_failure.add(name)
 
     def _note_progress(self, output: SchedulerOutput) -> None:
         for row in output.rows:
@@ -351,12 +358,15 @@ class Ledger:
             life.finished = reason
             self.finished_now = (*self.finished_now, name)
 
-    def _open_sends(self, names: Iterable[str]) -> None:
+    def _open_sends(self, names: Iterable[str], after: Snapshot) -> None:
         for name in names:
             if name in self.lives:
+                blocks, kept = self.before.blocks_of(name), after.blocks_of(name)
+                if self.config.sliding_window and kept:
+                    blocks &= kept  # what has left the window is given back before the send begins
                 self.sends_now = (*self.sends_now, name)
                 self.lives[name].times_sent += 1
-                self.lives[name].send = OpenSend(self.before.blocks_of(name), self.last_planned)
+                self.lives[name].send = OpenSend(blocks, self.last_planned)
 
     def _end_transfer(self, event: TransferEnded) -> None:
         life = self.lives[event.name]
@@ -370,12 +380,18 @@ class Ledger:
             assert step is not None
             assert event.bad_block is not None
             step.bad_blocks[event.name] = event.bad_block
+            for load in step.output.loads:
+                if load.name == event.name:
+                    for group in load.block_ids or ():
+                        step.spoiled.update(group[event.bad_block :])
 
     def take_samples(self, sampled: Mapping[str, tuple[int, int]]) -> None:
         """Take in what the workers sampled in the step executed last. Called by the Judge alone."""
         self.sampled = dict(sampled)
         for name, (known, new) in sampled.items():
             life = self.lives[name]
+            if self.executed and self.executed.turns.get(name) != life.turn:
+                continue  # a step planned before its last answer was over: nobody wants the token
             life.sampled_to = max(life.sampled_to, known + new)
 
     def sync_load_in_flight(self, name: str) -> InFlight | None:

@@ -59,6 +59,9 @@ class Life:
     first_start: int | None = None
     """Where its first row began: tokens hit and loaded; None: not sent, or a load failed in a
     step."""
+    load_ends: set[int] = Factory(set)
+    """How far the loads that began before its first row were to reach: with so many tokens it was
+    admitted, even where the last of them is computed again."""
     load_has_failed: bool = False
     """A load within a step failed, so that its first row began too far."""
     hit: int = 0
@@ -98,7 +101,7 @@ class Life:
     @property
     def tokens_due(self) -> int:
         """How many tokens this turn's answer has when it is over."""
-        return self.spec.output_tokens_max
+        return self.spec.output_tokens_in(self.turn)
 
     @property
     def awaits_chunk(self) -> bool:

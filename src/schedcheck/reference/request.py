@@ -71,9 +71,14 @@ class Request:
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
     @property
+    def max_tokens(self) -> int:
+        """At most so many output tokens in this turn."""
+        return self.spec.max_tokens_in(self.turn)
+
+    @property
     def num_tokens_max(self) -> int:
         """How many tokens it has when this turn ends at the latest."""
-        return len(self.prompt_token_ids) + self.spec.max_tokens
+        return len(self.prompt_token_ids) + self.max_tokens
 
     @property
     def is_finished(self) -> bool:

@@ -78,7 +78,7 @@ class Results(Planning):
         """Return why a request ends after its last token, if it does."""
         if request.output_token_ids[-1] == STOP_TOKEN:
             return FinishReason.STOPPED
-        if len(request.output_token_ids) >= request.spec.max_tokens:
+        if len(request.output_token_ids) >= request.max_tokens:
             return FinishReason.LENGTH
         return None
 

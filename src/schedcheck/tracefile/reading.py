@@ -318,6 +318,7 @@ class _Reader:
                     f"a chunk has {shown(length)} tokens; 1 to {TOKENS_MAX:,} are allowed"
                 )
             tokens += length
+        self._check_chunk_limits(add.spec)
         if not add.spec.prompt_tokens_count:
             raise self.error("the prompt has no tokens; at least 1 is needed")
         if tokens > TOKENS_MAX:
@@ -325,6 +326,18 @@ class _Reader:
         if chain > CHAIN_MAX:
             raise self.error(f"more than {CHAIN_MAX} requests continue one another's output")
         return tokens, chain
+
+    def _check_chunk_limits(self, spec: RequestSpec) -> None:
+        if len(spec.chunk_max_tokens) > len(spec.chunks):
+            raise self.error(
+                f"chunk_max_tokens has {len(spec.chunk_max_tokens)} number(s) "
+                f"for {len(spec.chunks)} chunk(s)"
+            )
+        for limit in spec.chunk_max_tokens:
+            if not 1 <= limit <= TOKENS_MAX:
+                raise self.error(
+                    f"chunk_max_tokens has {shown(limit)}; 1 to {TOKENS_MAX:,} are allowed"
+                )
 
     def _made(self, found: object, kind: type[T], where: str, *, no: str = "") -> T:
         """Make an attrs value from a JSON object, strictly; ``no`` is a field it may not have."""

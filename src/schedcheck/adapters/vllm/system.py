@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 from vllm.v1.request import RequestStatus
 
 from schedcheck.adapters.vllm.compat import (
@@ -246,11 +246,13 @@ class VllmSystem:
     def _transfers(self, step: _Step, result: WorkerResult) -> Transfers:
         received = {self.names.id_of(name) for name in result.loads_finished}
         sent = {self.names.id_of(name) for name in result.sends_finished}
+        null = self.scheduler.kv_cache_manager.block_pool.null_block.block_id
         bad = {
             block
             for name, ordinal in result.loads_failed.items()
             for group in step.sync_loads.get(name, self.async_loads.get(name, ()))
             for block in group[ordinal:]
+            if block != null  # nothing is loaded for what is outside the window
         }
         return Transfers(received=received, sent=sent, bad_blocks=bad)
 
@@ -327,7 +329,8 @@ class VllmSystem:
         spec = self.connector.specs[engine_id]
         number = self.chunks_given[name]
         self.chunks_given[name] += 1
-        self._send_in(engine_id, spec, chunk_tokens(name, spec, number))
+        answered = evolve(spec, max_tokens=spec.max_tokens_in(number + 1))
+        self._send_in(engine_id, answered, chunk_tokens(name, spec, number))
         if self.chunks_given[name] == len(spec.chunks):
             self._send_in(engine_id, spec, ())
 

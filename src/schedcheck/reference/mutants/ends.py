@@ -53,7 +53,7 @@ class ExceedsMaxTokens(Scheduler):
     def reason_to_finish(self, request: Request) -> FinishReason | None:
         """Let one more token through."""
         reason = super().reason_to_finish(request)
-        at_limit = len(request.output_token_ids) == request.spec.max_tokens
+        at_limit = len(request.output_token_ids) == request.max_tokens
         return None if reason is FinishReason.LENGTH and at_limit else reason
 
 
