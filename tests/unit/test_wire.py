@@ -10,10 +10,12 @@ from schedcheck.engine.events import (
     JOB_EVENTS,
     Complaint,
     Ended,
+    Fact,
     Failure,
     Fault,
     Found,
     InvariantResult,
+    Moment,
     Outcome,
     Progress,
     Replayed,
@@ -74,12 +76,21 @@ EVENTS = (
         expected="",
         story=(),
         failure=FAILURE,
+        moments=(
+            Moment(
+                number=1,
+                action="step",
+                event="schedule",
+                facts=(Fact("status", "r0", None), Fact("free blocks", "", "1")),
+            ),
+        ),
+        unseen=("cached",),
     ),
     Fault(message="m", is_ours=True, traceback="t"),
 )
 JOB_EXAMPLES = (
     RunJob(target="t", seed=2**40, seconds_max=1.5),
-    ReplayJob(target="t", trace="{}\n", name="n"),
+    ReplayJob(target="t", trace="{}\n", name="n", with_moments=True),
     ShrinkJob(target="t", trace="{}\n", name="n"),
 )
 

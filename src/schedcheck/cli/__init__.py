@@ -8,7 +8,7 @@ import click
 
 from schedcheck import __version__
 from schedcheck.catalogue import CatalogueMissing
-from schedcheck.cli.compare import bisect
+from schedcheck.cli.compare import bisect, diff
 from schedcheck.cli.console import (
     INTERRUPTED,
     OUR_FAULT,
@@ -44,7 +44,7 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for command in (run, replay, shrink, show, bisect, list_, explain, env, catalogue):
+for command in (run, replay, shrink, show, bisect, diff, list_, explain, env, catalogue):
     cli.add_command(command)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from attrs import evolve
 
 from schedcheck.cli.console import (
     NOT_SHOWN,
@@ -12,17 +13,22 @@ from schedcheck.cli.console import (
     USAGE,
     VIOLATION,
     Ticker,
+    complain,
     fault_code,
     painter,
     put,
 )
-from schedcheck.cli.traces import load, place_of, replay_in
+from schedcheck.cli.traces import load, place_of, replay_in, target_of
 from schedcheck.engine.bisect import Bisection, Tried
-from schedcheck.engine.events import Fault, Outcome
+from schedcheck.engine.compare import Side, compare
+from schedcheck.engine.events import Fact, Failure, Fault, Moment, Outcome, Replayed
+from schedcheck.engine.moments import BLOCK_TOPICS, VIOLATES
 from schedcheck.host.environments import environment_for
 from schedcheck.host.releases import RELEASES, find_release
+from schedcheck.host.supervisor import Place
 from schedcheck.model.trace import Trace
 from schedcheck.report.bisect import bisect_lines
+from schedcheck.report.diff import diff_lines
 from schedcheck.report.words import fact_lines
 from schedcheck.sut import TargetError
 
@@ -130,3 +136,106 @@ class _Attempting:
         if isinstance(told, Fault):
             return Tried(release=version, outcome=Outcome.ERROR, reason=told.message)
         return Tried(release=version, outcome=told.outcome, reason=told.reason)
+
+
+@click.command(short_help="Where do two replays part?")
+@click.argument("traces", nargs=-1, required=True, type=_trace_argument)
+@click.option("--on", "targets", multiple=True, help="A target to replay on; give it twice.")
+@click.option("--blocks", is_flag=True, help="Compare block numbers too, not only how many.")
+@click.option("--ignore", multiple=True, help="Not this, as a line calls it: 'computed'.")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    help="Run a target that names no release under this interpreter.",
+)
+def diff(
+    traces: tuple[Path, ...],
+    targets: tuple[str, ...],
+    blocks: bool,  # noqa: FBT001  click passes options by name
+    ignore: tuple[str, ...],
+    python: Path | None,
+) -> None:
+    """Replay one trace on two targets, or two traces, and show where they part.
+
+    One TRACE is compared on two targets, the first of them its own if --on is given once. Two
+    TRACES are each replayed on their own target, or on those given. Exit code 0 if nothing differs,
+    1 if they part, 3 if one drifted before, 2 if one cannot be replayed.
+    """
+    first, second = (
+        _played(trace, path, on, python) for trace, path, on in _asked(traces, targets)
+    )
+    first, second = _told_apart(first, second, traces)
+    ignored = frozenset(ignore) | (frozenset() if blocks else BLOCK_TOPICS)
+    found = compare(first, second, ignored=ignored)
+    for topic in sorted(set(ignore) - first.topics - second.topics):
+        complain(f"--ignore {topic!r}: there is nothing of that name")
+    for line in diff_lines(found, first, second, paint=painter()):
+        put(line)
+    code = VIOLATION if found.parting is not None else NOT_SHOWN if found.drifted else OK
+    raise click.exceptions.Exit(code)
+
+
+def _asked(
+    paths: tuple[Path, ...], targets: tuple[str, ...]
+) -> tuple[tuple[Trace, Path, str | None], ...]:
+    """Return the two replays that were asked for: a trace, its file, and where."""
+    if len(paths) > 2 or len(targets) > 2:
+        raise click.UsageError("diff compares two replays: at most two traces, at most two --on")
+    if len(paths) == 1 and not targets:
+        raise click.UsageError("diff compares one trace on two targets (--on vllm==0.14.0), or two")
+    if len(paths) == 1 and len(targets) == 1:
+        places: tuple[str | None, ...] = (None, targets[0])
+    else:
+        places = (targets or (None,)) * 2
+    return (load(paths[0]), paths[0], places[0]), (load(paths[-1]), paths[-1], places[1])
+
+
+def _played(trace: Trace, path: Path, on: str | None, python: Path | None) -> Side:
+    """Replay a trace and keep all that is to be seen. Raises TargetError if it cannot be."""
+    wanted = target_of(trace, on, None)
+    target, place = place_of(trace, wanted, None if "==" in wanted else python, in_process=False)
+    told = _replayed(trace, path, target, place)
+    if told.failure is not None and not told.moments:
+        told = _until_lost(trace, path, target, place, told.failure)
+    has_drifted = told.outcome is Outcome.DRIFTED and len(told.story) < len(trace.actions)
+    return Side(
+        label=f"{told.target} {told.version}".strip(),
+        moments=told.moments,
+        unseen=frozenset(told.unseen),
+        drift=told.reason if has_drifted else "",
+    )
+
+
+def _replayed(trace: Trace, path: Path, target: str, place: Place) -> Replayed:
+    """Replay a trace. Raises TargetError if it cannot be; a fault of ours ends the command."""
+    told = replay_in(trace, str(path), target, place, with_moments=True)
+    if isinstance(told, Fault) and told.is_ours:
+        raise click.exceptions.Exit(fault_code(told))
+    if isinstance(told, Fault):
+        raise TargetError(told.message)
+    if told.outcome is Outcome.ERROR:
+        raise TargetError(told.reason)
+    return told
+
+
+def _until_lost(trace: Trace, path: Path, target: str, place: Place, failure: Failure) -> Replayed:
+    """Replay up to where a worker was lost, which took its own account of it with it."""
+    last = failure.story[-1]
+    header = evolve(trace.header, expect=None)
+    before = Trace(header=header, actions=trace.actions[: last.number - 1])
+    told = _replayed(before, path, target, place)
+    violates = Fact(VIOLATES, "", failure.complaint.signature)
+    loss = Moment(number=last.number, action=last.action, event=last.note, facts=(violates,))
+    return evolve(told, outcome=Outcome.OTHER, moments=(*told.moments, loss))
+
+
+def _told_apart(first: Side, second: Side, paths: tuple[Path, ...]) -> tuple[Side, Side]:
+    """Return two sides with labels that differ: targets, or else the traces' files."""
+    for labels in (
+        (first.label, second.label),
+        (paths[0].name, paths[-1].name),
+        (str(paths[0]), str(paths[-1])),
+    ):
+        if labels[0] != labels[1]:
+            return evolve(first, label=labels[0]), evolve(second, label=labels[1])
+    return evolve(first, label="the first"), evolve(second, label="the second")

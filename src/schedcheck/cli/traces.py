@@ -106,12 +106,15 @@ def place_of(
         ticker.clear()
 
 
-def replay_in(trace: Trace, name: str, target: str, place: Place) -> Replayed | Fault:
-    """Replay one trace. Raises TargetError."""
+def replay_in(
+    trace: Trace, name: str, target: str, place: Place, *, with_moments: bool = False
+) -> Replayed | Fault:
+    """Replay one trace, telling everything that was to be seen if so asked. Raises TargetError."""
     heard: list[JobEvent] = []
-    perform(
-        ReplayJob(target=target, trace=encode(trace).decode(), name=name), heard.append, place=place
+    job = ReplayJob(
+        target=target, trace=encode(trace).decode(), name=name, with_moments=with_moments
     )
+    perform(job, heard.append, place=place)
     for event in heard:
         if isinstance(event, Replayed | Fault):
             return event

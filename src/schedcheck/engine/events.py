@@ -50,6 +50,30 @@ class StoryLine:
     is_violation: bool = False
 
 
+@frozen
+class Fact:
+    """One thing that was to be seen, in words that every engine shares."""
+
+    topic: str
+    """``sent as``, ``status``, ``free blocks``."""
+    subject: str
+    """The request it is about, empty for none."""
+    value: str | None
+    """Empty: nothing; None: the scheduler does not show it."""
+
+
+@frozen(kw_only=True)
+class Moment:
+    """One event of an action, and what was to be seen of it and after it."""
+
+    number: int
+    """The action's position in the trace, from 1."""
+    action: str
+    event: str
+    """``schedule``, ``complete``; an action may lead to several."""
+    facts: tuple[Fact, ...]
+
+
 @frozen(kw_only=True)
 class Complaint:
     """One finding, as text."""
@@ -325,6 +349,10 @@ class Replayed:
     """What each request holds after the last action, as in a Failure."""
     failure: Failure | None = None
     """What was violated, for FAILED and OTHER."""
+    moments: tuple[Moment, ...] = ()
+    """Everything that was to be seen, if the job asked for it."""
+    unseen: tuple[str, ...] = ()
+    """Topics of facts that the target does not show at all."""
 
 
 @frozen(kw_only=True)

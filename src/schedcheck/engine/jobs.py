@@ -40,6 +40,8 @@ class ReplayJob:
     """The trace file's content."""
     name: str
     """What to call it in messages."""
+    with_moments: bool = False
+    """Whether to tell everything that was to be seen, so that it can be compared."""
 
 
 @frozen(kw_only=True)

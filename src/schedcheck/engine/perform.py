@@ -29,7 +29,11 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                 _run(job, emit, blackbox)
             case ReplayJob():
                 trace = decode(job.trace.encode(), name=job.name)
-                emit(replay(resolve(job.target), job.target, trace, blackbox=blackbox))
+                target = resolve(job.target)
+                told = replay(
+                    target, job.target, trace, blackbox=blackbox, with_moments=job.with_moments
+                )
+                emit(told)
             case ShrinkJob():
                 _shrink(job, emit, blackbox)
     except TargetError as error:

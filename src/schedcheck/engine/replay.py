@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from schedcheck.engine.events import Failure, Outcome, Replayed
 from schedcheck.engine.executor import BlackBox
 from schedcheck.engine.failures import failure_of
+from schedcheck.engine.moments import moments_of, unseen_by
 from schedcheck.engine.play import Playback, play
 from schedcheck.engine.story import holdings, tell
 from schedcheck.invariants.registry import Invariant, every_invariant
@@ -21,8 +22,12 @@ def replay(
     *,
     invariants: Sequence[Invariant] | None = None,
     blackbox: BlackBox | None = None,
+    with_moments: bool = False,
 ) -> Replayed:
-    """Replay a trace strictly and say what became of its expectation."""
+    """Replay a trace strictly and say what became of its expectation.
+
+    ``with_moments`` tells everything that was to be seen as well, so that it can be compared.
+    """
     expect = trace.header.expect
     expected = str(expect.signature) if expect else ""
     try:
@@ -46,6 +51,8 @@ def replay(
         story=tell(playback.records),
         holdings=holdings(playback.judge.ledger),
         failure=_failure(trace, playback),
+        moments=moments_of(playback.records) if with_moments else (),
+        unseen=unseen_by(target.capabilities) if with_moments else (),
     )
 
 

@@ -36,13 +36,11 @@ def tell(records: Iterable[StepRecord]) -> tuple[StoryLine, ...]:
 
 def _line(record: StepRecord) -> StoryLine:
     after = record.events[-1].snapshot if record.events else EMPTY_SNAPSHOT
-    loading = _names_in(after, Status.WAITING_FOR_REMOTE_KVS)
-    running = _names_in(after, Status.RUNNING) or after.queues.get("running", ())
-    queued = [name for queue, names in after.queues.items() if queue != "running" for name in names]
+    waiting, loading, running = queues_of(after)
     return StoryLine(
         number=record.number,
         action=words_for(record.action),
-        waiting=tuple(name for name in queued if name not in loading and name not in running),
+        waiting=waiting,
         loading=loading,
         running=running,
         blocks_free=after.blocks_free,
@@ -50,6 +48,20 @@ def _line(record: StepRecord) -> StoryLine:
         note=", ".join(_worth_telling(record)),
         is_violation=bool(record.findings),
     )
+
+
+def queues_of(snapshot: Snapshot) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return who waits, loads and runs, whatever an engine calls its queues."""
+    loading = _names_in(snapshot, Status.WAITING_FOR_REMOTE_KVS)
+    running = _names_in(snapshot, Status.RUNNING) or snapshot.queues.get("running", ())
+    waiting = tuple(
+        name
+        for queue, names in snapshot.queues.items()
+        if queue != "running"
+        for name in names
+        if name not in loading and name not in running
+    )
+    return waiting, loading, running
 
 
 def _worth_telling(record: StepRecord) -> list[str]:
