@@ -320,7 +320,7 @@ def test_a_wrong_command_gets_one_clear_line(type_in, engine, arguments, said):
 def test_no_command_shows_what_there_is(type_in):
     told = type_in()
     assert (2, "") == (told.code, told.out)
-    for name in ("run", "replay", "shrink", "show", "list", "explain", "env"):
+    for name in ("run", "replay", "shrink", "show", "bisect", "diff", "list", "explain", "env"):
         assert f"\n  {name} " in told.err
 
 

@@ -91,9 +91,31 @@ def test_a_request_that_is_there_on_one_side_alone_is_told_once():
     view = Fact("status", "r0", "RUNNING"), Fact("computed", "r0", "1"), Fact("holds", "r0", "2")
     found = compare(side(moment(1, *view)), side(moment(1)))
     assert (Difference(about="r0 status", values=("RUNNING", "")),) == found.parting.differences
-    other = evolve(view[1], value="0")
-    found = compare(side(moment(1, *view)), side(moment(1, view[0], other, view[2])))
-    assert (Difference(about="r0 computed", values=("1", "0")),) == found.parting.differences
+    other = evolve(view[2], value="0")
+    found = compare(side(moment(1, *view)), side(moment(1, *view[:2], other)))
+    assert (Difference(about="r0 holds", values=("2", "0")),) == found.parting.differences
+
+
+def test_what_engines_count_for_themselves_parts_nobody_and_is_told_beside():
+    """One release counts a load when it begins, another when it ends; both are right."""
+    one, other = (
+        side(
+            moment(1, FREE),
+            moment(2, FREE, Fact("computed", "r0", count)),
+            moment(3, free, Fact("computed", "r0", count)),
+        )
+        for count, free in (("0", FREE), ("4", TAKEN))
+    )
+    found = compare(one, other)
+    own = Difference(about="r0 computed", values=("0", "4"), is_own_count=True)
+    assert (2, (own,)) == (found.aside.number, found.aside.differences)
+    free = Difference(about="free blocks", values=("3", "2"))
+    assert (3, (own, free)) == (found.parting.number, found.parting.differences)
+    told = list(diff_lines(found, one, other))
+    assert "engines count for themselves: at action 2 r0 computed is 0 / 4" == told[-1]
+    alike = compare(one, other, ignored=frozenset({"free blocks"}))
+    assert (None, 3, found.aside) == (alike.parting, alike.actions, alike.aside)
+    assert None is compare(one, other, ignored=frozenset({"computed", "free blocks"})).aside
 
 
 def test_a_request_that_is_scheduled_twice_differs_from_one_that_is_once():
@@ -228,7 +250,7 @@ def test_nothing_told_is_too_wide_or_moves_a_cursor_or_is_cut_off(text, other):
     parting = Parting(number=1, action=text, event=other, differences=(row,))
     drifted = evolve(one, drift=text)
     for found in (
-        Comparison(actions=0, parting=parting, uncompared=(text,)),
+        Comparison(actions=0, parting=parting, uncompared=(text,), aside=parting),
         Comparison(actions=0, drifted=(drifted,)),
         Comparison(actions=0),
     ):

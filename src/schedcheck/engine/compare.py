@@ -1,7 +1,8 @@
 """Where two playbacks part: the first moment at which something is to be seen otherwise.
 
-What one of the two does not show is not compared, and said to be so. After the first difference
-nothing is compared: what follows is its consequence, or cannot be told from one.
+What one of the two does not show is not compared, and said to be so. Engines' own counts alone
+part nobody (OWN_COUNTS): the first of them to differ is told beside. After the parting nothing is
+compared: what follows is its consequence, or cannot be told from one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import zip_longest
 from attrs import define, field, frozen
 
 from schedcheck.engine.events import Moment
-from schedcheck.engine.moments import BLOCK_TOPICS, FOLLOWERS, VIOLATES, rank
+from schedcheck.engine.moments import BLOCK_TOPICS, FOLLOWERS, OWN_COUNTS, VIOLATES, rank
 
 
 @frozen(kw_only=True)
@@ -46,6 +47,7 @@ class Difference:
     """``r2 sent as``, ``free blocks``."""
     values: tuple[str, str]
     """Empty: nothing."""
+    is_own_count: bool = False
 
 
 @frozen(kw_only=True)
@@ -68,6 +70,8 @@ class Comparison:
     parting: Parting | None = None
     drifted: tuple[Side, ...] = ()
     """The sides that drifted before anything differed."""
+    aside: Parting | None = None
+    """Where the engines' own counts differed first, if nothing else did there."""
     uncompared: tuple[str, ...] = ()
     """Topics that one side does not show, as far as the other side showed them."""
 
@@ -82,12 +86,16 @@ def compare(first: Side, second: Side, *, ignored: frozenset[str] = BLOCK_TOPICS
         parting = looking.parting(one, other)
         if parting is not None:
             return Comparison(
-                actions=parting.number - 1, parting=parting, uncompared=looking.skipped()
+                actions=parting.number - 1,
+                parting=parting,
+                aside=looking.aside,
+                uncompared=looking.skipped(),
             )
     alike = min(first.actions, second.actions)
     return Comparison(
         actions=alike,
         drifted=tuple(one for one in (first, second) if one.drift and one.actions == alike),
+        aside=looking.aside,
         uncompared=looking.skipped(),
     )
 
@@ -99,6 +107,7 @@ class _Looking:
     first: Side
     second: Side
     ignored: frozenset[str]
+    aside: Parting | None = field(init=False, default=None)
     _skipped: set[str] = field(init=False, factory=set)
 
     def skipped(self) -> tuple[str, ...]:
@@ -111,12 +120,16 @@ class _Looking:
         differences = list(self._events(one, other)) or list(self._facts(one, other))
         if not differences:
             return None
-        return Parting(
+        parting = Parting(
             number=one.number,
             action=one.action,
             event=one.event,
             differences=tuple(differences),
         )
+        if not all(row.is_own_count for row in differences):
+            return parting
+        self.aside = self.aside or parting
+        return None
 
     def _events(self, one: Moment, other: Moment) -> Iterator[Difference]:
         """Yield that something else happens: then facts tell no more than what they violate."""
@@ -154,7 +167,9 @@ class _Looking:
                 continue
             if values[0] != values[1]:
                 yield Difference(
-                    about=f"{subject} {topic}".strip(), values=(values[0] or "", values[1] or "")
+                    about=f"{subject} {topic}".strip(),
+                    values=(values[0] or "", values[1] or ""),
+                    is_own_count=topic in OWN_COUNTS,
                 )
 
 

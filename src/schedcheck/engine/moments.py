@@ -41,6 +41,9 @@ FOLLOWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "status": ("computed", "known", "preemptions", "holds", "block numbers"),
 }
 """Topics that say nothing new where another one already is there on one side alone."""
+OWN_COUNTS: Final = frozenset({"computed", "preemptions"})
+"""What an engine counts for itself, each in its own way: a load may count when it begins or ends.
+Where a row starts is a fact of its own."""
 _SIGHTS: Final = (
     "waiting", "loading", "running", "status", *FOLLOWERS["status"], "free blocks", "free numbers",
     "has work",

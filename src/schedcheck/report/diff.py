@@ -32,6 +32,11 @@ def diff_lines(
         between = f"{alike}: {' and '.join(heads)}"
         for line in wrap(between, WIDTH, subsequent_indent="  ", break_on_hyphens=False):
             yield paint(line, GOOD)
+    if found.aside is not None:
+        row = found.aside.differences[0]
+        what = " / ".join(value or _NOTHING for value in row.values)
+        what = f"engines count for themselves: at action {found.aside.number} {row.about} is {what}"
+        yield from wrap(clean(what), WIDTH, subsequent_indent="  ")
     if found.uncompared:
         what = f"not compared, since one of them does not show it: {', '.join(found.uncompared)}"
         yield from wrap(clean(what), WIDTH, subsequent_indent="  ")
