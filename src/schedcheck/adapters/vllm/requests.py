@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import count
 from typing import Any, Final
 
 from vllm import sampling_params as sampling
@@ -96,12 +97,15 @@ def _structured_request(params: Any) -> Any:
     return StructuredOutputRequest(**known) if known else None
 
 
+_lora_numbers: Final = count(1)
+"""Which number an adapter has says nothing: only that it is its own."""
+
+
 @cache
 def _lora_request(adapter: str | None) -> Any:
     if adapter is None:
         return None
-    number = int.from_bytes(adapter.encode(), "big") % (2**31 - 1) + 1
-    return LoRARequest(lora_name=adapter, lora_int_id=number, lora_path=adapter or "-")
+    return LoRARequest(lora_name=adapter, lora_int_id=next(_lora_numbers), lora_path=adapter or "-")
 
 
 @cache

@@ -308,7 +308,9 @@ class VllmSystem:
             case AnswerLookup(request=name):
                 self.connector.decide(self.names.id_of(name))
             case GrammarReady(request=name):
-                request = self.scheduler.requests[self.names.id_of(name)]
+                request = self.scheduler.requests.get(self.names.id_of(name))
+                if request is None:
+                    return Rejected(f"vllm has forgotten {name}")
                 request.structured_output_request.grammar = Grammar()
             case AddChunk(request=name):
                 self._add_chunk(name)
