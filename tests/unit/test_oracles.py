@@ -6,7 +6,7 @@ import pytest
 from making import Bench, new, resumed, running
 
 from schedcheck.model.actions import AddChunk
-from schedcheck.model.output import FinishReason, Load
+from schedcheck.model.output import NO_BLOCK, FinishReason, Load
 from schedcheck.model.snapshot import RequestView, Status
 
 
@@ -226,3 +226,11 @@ def test_who_shares_a_block_of_a_load_that_fails_within_the_step_computes_nonsen
 
 def _holds(*blocks: int) -> RequestView:
     return RequestView(status=Status.RUNNING, block_ids=(blocks,))
+
+
+def test_a_table_without_a_block_where_the_window_reaches_is_a_finding():
+    bench = Bench(sliding_window=2)
+    bench.add("r0", prompt=3, remote_tokens=2)
+    bench.look(r0=Status.RUNNING)
+    bench.schedule(new("r0", 1, start=2, blocks=(NO_BLOCK, 4)))
+    assert "KV-004/read-no-block" in bench.complete()

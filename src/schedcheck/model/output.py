@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
 from attrs import field, frozen
 
 Blocks = tuple[tuple[int, ...], ...]
 """Block ids for each KV cache group."""
+
+NO_BLOCK: Final = -1
+"""Stands in a table, and among the blocks of a load, for one that is not there: what it would hold
+lies outside the sliding window. Engines call it the null block."""
 
 
 class Role(StrEnum):

@@ -12,7 +12,8 @@ Rules
   a send owns its blocks for reading: a step that writes into either is a conflict at once.
 - A write stamp on each block keeps reading cheap: what was right is read again only after a write.
 
-- A step reads what its tokens look at: all before, or what lies within the sliding window.
+- A step reads what its tokens look at: all before, or what lies within the sliding window. Where a
+  table has no block for it, that is a finding; writing there is not.
 - A request reads blocks that it hit (shared from the prefix cache) and others. Which it hit, the
   Ledger says; what is wrong with them is told apart.
 
@@ -26,7 +27,7 @@ from typing import Final
 
 from attrs import Factory, define
 
-from schedcheck.model.output import Load, Row
+from schedcheck.model.output import NO_BLOCK, Load, Row
 from schedcheck.oracles.facts import InFlight, Problem
 from schedcheck.oracles.ledger import Ledger
 from schedcheck.oracles.worker import Place, SimulatedWorker
@@ -35,6 +36,15 @@ _GARBAGE: Final = -1
 """What a slot holds after a write of nonsense."""
 _REFUSED: Final = -2
 """What a slot holds after the KV of a refused draft was written."""
+
+
+def _not_there(name: str, position: int) -> Problem:
+    return Problem(
+        "read-no-block",
+        name,
+        f"the KV of {name} at position {position} is in a block",
+        "its table has none there, as if that were outside the sliding window",
+    )
 
 
 @define
@@ -87,6 +97,8 @@ class ShadowMemory:
                 ordinal = position // size - first
                 if ordinal >= len(blocks):
                     break
+                if blocks[ordinal] == NO_BLOCK:
+                    continue
                 bad = bad_block is not None and ordinal >= bad_block
                 content = _GARBAGE if bad else life.state_at(position + 1)
                 self._write((group, blocks[ordinal]), position % size, content, load.name)
@@ -101,6 +113,8 @@ class ShadowMemory:
             end = min(request.last_end, len(table) * size)
             for position in range(request.last_start, end):
                 place = (group, table[position // size])
+                if place[1] == NO_BLOCK:
+                    continue
                 if place[1] in owned:
                     self._conflict(row.name, place, owned[place[1]])
                 content = request.states[position + 1] if position < known else _REFUSED
@@ -174,6 +188,9 @@ class ShadowMemory:
             for index in range(begin // size, min(len(table), -(-end // size))):
                 place = (group, table[index])
                 first, last = max(begin, index * size), min(end, (index + 1) * size)
+                if place[1] == NO_BLOCK:
+                    self.problems.append(_not_there(row.name, first))
+                    return
                 block = self._blocks.get(place)
                 is_hit = (index + 1) * size <= request.hit
                 resets = request.hit_epoch if is_hit else -1

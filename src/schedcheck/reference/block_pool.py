@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-NULL_BLOCK: Final = 0
-"""Stands in a table for a block behind the sliding window that was given back."""
+from schedcheck.model.output import NO_BLOCK
 
 
 class BlockPool:
@@ -49,7 +47,7 @@ class BlockPool:
 
     def free(self, blocks: Iterable[int], *, after_step: int | None = None) -> None:
         """Take references back, at once or when a step in flight has returned."""
-        given_back = [block for block in blocks if block != NULL_BLOCK]
+        given_back = [block for block in blocks if block != NO_BLOCK]
         if after_step is None:
             for block in given_back:
                 self._drop(block)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from schedcheck.model.config import Dialect, Policy
-from schedcheck.model.output import Role, Row, SchedulerOutput, TableUpdate
+from schedcheck.model.output import NO_BLOCK, Role, Row, SchedulerOutput, TableUpdate
 from schedcheck.model.request import MediaItem
 from schedcheck.model.snapshot import Status
-from schedcheck.reference.block_pool import NULL_BLOCK
 from schedcheck.reference.loading import Loading
 from schedcheck.reference.request import Request
 from schedcheck.reference.state import InFlight, Plan
@@ -61,10 +60,10 @@ class Planning(Loading):
     def release_behind_window(self, request: Request) -> None:
         """Give back the blocks that the next token of a request does not look at (rule 9)."""
         blocks = self.blocks_behind_window(request)
-        behind = [block for block in request.block_ids[:blocks] if block != NULL_BLOCK]
+        behind = [block for block in request.block_ids[:blocks] if block != NO_BLOCK]
         if behind:
             self.pool.free(behind, after_step=self.last_step_of(request))
-            request.block_ids[:blocks] = [NULL_BLOCK] * blocks
+            request.block_ids[:blocks] = [NO_BLOCK] * blocks
 
     def blocks_behind_window(self, request: Request) -> int:
         """Return how many of a request's first blocks hold nothing that is looked at any more."""

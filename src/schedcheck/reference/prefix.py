@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from schedcheck.model.output import NO_BLOCK
 from schedcheck.model.tokens import extend, root_of
-from schedcheck.reference.block_pool import NULL_BLOCK
 from schedcheck.reference.request import Request
 from schedcheck.reference.state import State
 
@@ -44,7 +44,7 @@ class PrefixCache(State):
             return
         keys = self.keys_of(request, min(request.num_computed_tokens, request.num_tokens))
         for block, key in zip(request.block_ids, keys, strict=False):
-            if block != NULL_BLOCK:
+            if block != NO_BLOCK:
                 self.pool.register(block, key)
 
     def reset_cache(self) -> bool:

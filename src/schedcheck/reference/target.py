@@ -20,6 +20,7 @@ from schedcheck.model.actions import (
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.output import (
+    NO_BLOCK,
     Accepted,
     EngineOutput,
     Rejected,
@@ -29,7 +30,6 @@ from schedcheck.model.output import (
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import RequestView, Snapshot, Status
 from schedcheck.model.tokens import chunk_tokens
-from schedcheck.reference.block_pool import NULL_BLOCK
 from schedcheck.reference.mutants.registry import find
 from schedcheck.reference.request import Request
 from schedcheck.reference.scheduler import Scheduler
@@ -223,5 +223,5 @@ def _view(request: Request) -> RequestView:
         num_computed_tokens=request.num_computed_tokens,
         num_tokens=request.num_tokens,
         num_preemptions=request.num_preemptions,
-        block_ids=(tuple(block for block in request.block_ids if block != NULL_BLOCK),),
+        block_ids=(tuple(block for block in request.block_ids if block != NO_BLOCK),),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve, frozen
@@ -33,6 +33,7 @@ from schedcheck.model.actions import (
 )
 from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.output import (
+    NO_BLOCK,
     Accepted,
     Blocks,
     EngineOutput,
@@ -196,9 +197,16 @@ class VllmSystem:
             role=role,
             start=start,
             count=raw.num_scheduled_tokens.get(engine_id, 0),
-            block_ids=None if blocks is None else tuple(tuple(group) for group in blocks),
+            block_ids=None if blocks is None else self._table(blocks),
             table_update=TableUpdate.APPEND if role is Role.RUNNING else TableUpdate.REPLACE,
             known_tokens=known,
+        )
+
+    def _table(self, groups: Iterable[Sequence[int]]) -> Blocks:
+        """Return block ids for each group, the null block told apart."""
+        null = self.scheduler.kv_cache_manager.block_pool.null_block.block_id
+        return tuple(
+            tuple(NO_BLOCK if block == null else block for block in group) for group in groups
         )
 
     def _load(self, begun: BegunLoad) -> Load:
@@ -206,7 +214,7 @@ class VllmSystem:
         first, last = begun.start // size, -(-(begun.start + begun.count) // size)
         table = self.scheduler.kv_cache_manager.get_block_ids(begun.request_id)
         name = self.names.name_of(begun.request_id)
-        blocks = tuple(tuple(group[first:last]) for group in table)
+        blocks = self._table(group[first:last] for group in table)
         if begun.is_async:
             self.async_loads[name] = blocks
         return Load(
@@ -246,13 +254,12 @@ class VllmSystem:
     def _transfers(self, step: _Step, result: WorkerResult) -> Transfers:
         received = {self.names.id_of(name) for name in result.loads_finished}
         sent = {self.names.id_of(name) for name in result.sends_finished}
-        null = self.scheduler.kv_cache_manager.block_pool.null_block.block_id
         bad = {
             block
             for name, ordinal in result.loads_failed.items()
             for group in step.sync_loads.get(name, self.async_loads.get(name, ()))
             for block in group[ordinal:]
-            if block != null  # nothing is loaded for what is outside the window
+            if block != NO_BLOCK
         }
         return Transfers(received=received, sent=sent, bad_blocks=bad)
 
@@ -389,15 +396,14 @@ class VllmSystem:
 
     def _view(self, request: Any) -> RequestView:
         manager = self.scheduler.kv_cache_manager
-        null = manager.block_pool.null_block.block_id
         return RequestView(
             status=_STATUSES[request.status],
             num_computed_tokens=request.num_computed_tokens,
             num_tokens=request.num_tokens,
             num_preemptions=getattr(request, "num_preemptions", None),
             block_ids=tuple(
-                tuple(block for block in group if block != null)
-                for group in manager.get_block_ids(request.request_id)
+                tuple(block for block in group if block != NO_BLOCK)
+                for group in self._table(manager.get_block_ids(request.request_id))
             ),
         )
 
