@@ -27,6 +27,7 @@ def entry(tmp_path, monkeypatch) -> Entry:
     there = catalogue.entry("REQ-005").folder
     top = tmp_path / "invariants"
     shutil.copytree(there, top / there.name)
+    (top / "exemptions.toml").write_text("")
     monkeypatch.setattr(catalogue, "folder", lambda: top)
     monkeypatch.setattr(check, "MUTANTS", (find("lost-from-queues"), find("repair-by-set")))
     monkeypatch.setattr(check, "every_invariant", lambda: (get("REQ-005"),))
@@ -42,7 +43,12 @@ def test_a_catalogue_in_order_has_no_problem(entry, monkeypatch):
     monkeypatch.setattr("schedcheck.engine.hunt.VARIANT_TRACES", 3)
     checked = check.check_everything(said.append)
     assert () == checked.problems
-    assert (1, 1, 0) == (checked.minimal, checked.controls, checked.lawful)
+    assert (1, 1, 0, 0) == (
+        checked.minimal,
+        checked.controls,
+        checked.lawful,
+        checked.known,
+    )
     assert ["lost-from-queues", "repair-by-set"] == [row.mutant.name for row in checked.kills]
     assert ["replaying REQ-005", "hunting lost-from-queues", "hunting repair-by-set"] == said
 
@@ -226,3 +232,76 @@ def test_a_hunt_ends_when_all_that_must_kill_has_done_so():
     kills = kills_of(find("lost-from-queues"))
     assert (frozenset({"REQ-005"}), True) == (kills.found, kills.traces < 10)
     assert ((), ()) == (kills.missing, kills.undeclared)
+
+
+LEDGER = """
+[[known]]
+engine = "reference+lost-from-queues"
+releases = "all"
+signature = "REQ-005/in-no-queue"
+reason = "It is a mutant."
+link = "unreported"
+"""
+
+
+@pytest.fixture
+def ledger(entry):
+    """Return what writes a ledger into the catalogue."""
+
+    def write(text: str):
+        (entry.folder.parent / "exemptions.toml").write_text(text)
+
+    return write
+
+
+NAMES_A_TRACE = f"{LEDGER}trace = 'REQ-005-in-one-queue/minimal.trace.jsonl'"
+
+
+def test_a_ledger_in_order_is_counted(ledger):
+    ledger(NAMES_A_TRACE)
+    issues, problems = check.of_ledger()
+    assert (["REQ-005/in-no-queue"], ()) == ([one.signature for one in issues], problems)
+
+
+def test_a_ledger_that_is_missing_or_wrong_is_a_problem(ledger, entry):
+    (entry.folder.parent / "exemptions.toml").unlink()
+    ((missing,), (wrong,)) = check.of_ledger()[1], _problems_of(ledger, f"{LEDGER}reson = 1")
+    assert ("invariants/exemptions.toml", "cannot read it: No such file or directory") == (
+        missing.where,
+        missing.what,
+    )
+    assert "entry 1 (reference+lost-from-queues REQ-005/in-no-queue): unknown key" in wrong.what
+
+
+def _problems_of(ledger, text):
+    ledger(text)
+    return check.of_ledger()[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("minimal.trace", "known/a.trace", "is missing"),
+        ("minimal.trace", "control.trace", "control.trace.jsonl expects nothing"),
+        ("REQ-005/in", "REQ-005/found-in", "minimal.trace.jsonl expects REQ-005/in-no-queue"),
+        ('"all"', '{ from = "1.0" }', "reference+lost-from-queues, which the entry does not cover"),
+        ('+lost-from-queues"', '"', "reference+lost-from-queues, which the entry does not cover"),
+    ],
+)
+def test_a_trace_that_does_not_show_what_the_ledger_says(ledger, old, new, said):
+    told = _problems_of(ledger, NAMES_A_TRACE.replace(old, new))
+    assert 1 <= len(told)
+    assert said in told[0].what
+    assert told[-1].where.startswith("exemptions.toml reference")
+
+
+def test_a_trace_of_the_ledger_that_cannot_be_read_or_goes_on(ledger, entry):
+    path = entry.folder / "known" / "a.trace.jsonl"
+    trace = read(entry.minimal)
+    write(path, evolve(trace, actions=(*trace.actions, Drain())))
+    (longer,) = _problems_of(ledger, NAMES_A_TRACE.replace("minimal", "known/a"))
+    length = len(trace.actions)
+    assert f"expects it at action {length} of {length + 1}" in longer.what
+    path.write_text("{")
+    (broken,) = _problems_of(ledger, NAMES_A_TRACE.replace("minimal", "known/a"))
+    assert broken.what.startswith("line 1: ")

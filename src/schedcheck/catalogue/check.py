@@ -9,6 +9,8 @@ Rules
   behaviour, so nothing may fire.
 - Each mutant is killed within the quick profile by all that must kill it, and by nothing that it
   does not declare; nothing kills a variant; each invariant must kill something.
+- The known-issue ledger can be read, and each trace that it names expects just that signature on
+  just such a release. Whether the release still shows it is seen where that release is prepared.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from attrs import evolve, frozen
 
 from schedcheck import catalogue
 from schedcheck.catalogue import Entry
+from schedcheck.catalogue.exemptions import FILE, LedgerError, read_ledger
 from schedcheck.engine.events import Outcome
 from schedcheck.engine.hunt import QUICK, Kills, declared_by, kills_of, target_text_of
 from schedcheck.engine.replay import replay
 from schedcheck.engine.smallest import plays
 from schedcheck.engine.targets import REFERENCE, resolve
 from schedcheck.invariants.registry import Invariant, every_invariant
+from schedcheck.model.known import KnownIssue
 from schedcheck.model.trace import Trace
 from schedcheck.reference.mutants.registry import MUTANTS, Mutant
 from schedcheck.tracefile import SUFFIX, TraceError, read
@@ -74,6 +78,8 @@ class Checked:
     """Controls of an invariant."""
     lawful: int
     """Traces under ``controls/``."""
+    known: int
+    """Entries of the known-issue ledger."""
 
 
 def check_everything(tell: Callable[[str], None]) -> Checked:
@@ -91,6 +97,8 @@ def check_everything(tell: Callable[[str], None]) -> Checked:
         problems += _in_file(
             path, path.name, (of_lawful,), where=f"{CONTROLS}/{path.name}", fix=_LAWFUL_FIX
         )
+    issues, wrong = of_ledger()
+    problems += wrong
     kills = []
     for mutant in MUTANTS:
         tell(f"hunting {mutant.name}")
@@ -103,6 +111,7 @@ def check_everything(tell: Callable[[str], None]) -> Checked:
         minimal=sum(entry.minimal.is_file() for entry in entries),
         controls=sum(entry.control.is_file() for entry in entries),
         lawful=len(lawful),
+        known=len(issues),
     )
 
 
@@ -254,6 +263,39 @@ def of_columns() -> Iterator[Problem]:
         )
     for id_ in sorted(killing - {one.id for one in every_invariant()}):
         yield Problem(where=id_, what="must kill a mutant, yet is no invariant", fix="mend the id")
+
+
+def of_ledger() -> tuple[tuple[KnownIssue, ...], tuple[Problem, ...]]:
+    """Return the known issues, and what is wrong with the ledger or with a trace it names."""
+    path = catalogue.folder() / FILE
+    try:
+        issues = read_ledger(path)
+    except LedgerError as error:
+        what = str(error).removeprefix(f"{path}: ")
+        return (), (Problem(where=shown(path), what=what, fix="mend the file"),)
+    return issues, tuple(problem for issue in issues for problem in of_known(issue))
+
+
+def of_known(issue: KnownIssue) -> Iterator[Problem]:
+    """Yield what is wrong with the trace that a known issue names."""
+    if not issue.trace:
+        return
+    path = catalogue.folder() / issue.trace
+    where, fix = f"{FILE} {issue.engine} {issue.signature}", "mend the trace, or the entry"
+
+    def of_trace(trace: Trace, _key: str) -> Iterator[Problem]:
+        header, expect = trace.header, trace.header.expect
+        if expect is None or str(expect.signature) != issue.signature:
+            what = f"{issue.trace} expects {expect.signature if expect else 'nothing'}"
+            yield Problem(where=where, what=what, fix=fix)
+        elif expect.step != len(trace.actions):
+            what = f"{issue.trace} expects it at action {expect.step} of {len(trace.actions)}"
+            yield Problem(where=where, what=what, fix=fix)
+        if not issue.covers(header.target, header.version):
+            what = f"{issue.trace} is of {header.target} {header.version}".rstrip()
+            yield Problem(where=where, what=f"{what}, which the entry does not cover", fix=fix)
+
+    yield from _in_file(path, issue.trace, (of_trace,), where=where, fix=fix)
 
 
 def lawful_traces() -> tuple[Path, ...]:

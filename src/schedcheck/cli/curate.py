@@ -18,7 +18,7 @@ from schedcheck.catalogue.new import CannotAdd, NothingKilled, Written, write_en
 from schedcheck.cli.console import OK, USAGE, VIOLATION, Ticker, complain, painter, put
 from schedcheck.invariants.registry import every_invariant, get
 from schedcheck.report.matrix import matrix_lines, problem_line
-from schedcheck.report.words import BAD, GOOD, WARN
+from schedcheck.report.words import BAD, GOOD, WARN, fact_lines
 
 
 @click.command(short_help="Check the catalogue, or add an invariant's traces.")
@@ -27,7 +27,8 @@ from schedcheck.report.words import BAD, GOOD, WARN
 def catalogue(check: bool, new: str | None) -> None:  # noqa: FBT001  click passes options by name
     """Check the catalogue in invariants/, or write the traces of an invariant into it.
 
-    --check prints the kill matrix and every problem with its fix; exit code 1 if there is one.
+    --check prints the kill matrix and every problem with its fix; exit code 1 if there is one. The
+    known-issue ledger, exemptions.toml, is read strictly, and the traces it names must be in order.
 
     --new ID takes an invariant that is registered and that a mutant names in must_kill. It shrinks
     what several seeds find, keeps the smallest, finds the smallest control on the reference, and
@@ -52,7 +53,8 @@ def _check(ticker: Ticker) -> int:
         put(line)
     put()
     _tell_of(checked.problems)
-    put(paint(" · ".join(_summary(checked)), BAD if checked.problems else GOOD))
+    for line in fact_lines(_summary(checked)):
+        put(paint(line, BAD if checked.problems else GOOD))
     return VIOLATION if checked.problems else OK
 
 
@@ -67,6 +69,7 @@ def _summary(checked: Checked) -> Iterator[str]:
     yield f"{checked.minimal} minimal"
     yield f"{checked.controls} controls"
     yield f"{checked.lawful} lawful"
+    yield f"{checked.known} known"
 
 
 def _new(id_: str, ticker: Ticker) -> int:
