@@ -2,11 +2,17 @@
 
 It drives nothing, so whoever has events can have them judged: the executor, a replay, a recorder
 beside a live engine.
+
+Findings with a known signature are noted and not returned, nor are their consequences
+(``oracles.taint``), so that a trace goes on and shows what is not known. A known crash ends it all
+the same, and so does a state that our own oracles cannot follow after a known fault: it is cut
+short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from attrs import define, field
 
@@ -23,10 +29,11 @@ from schedcheck.model.trace import (
     Transfer,
     TransferEnded,
 )
-from schedcheck.model.verdict import Finding
+from schedcheck.model.verdict import Finding, Signature
 from schedcheck.oracles.ledger import Ledger
 from schedcheck.oracles.life import OpenLoad
 from schedcheck.oracles.shadow import ShadowMemory
+from schedcheck.oracles.taint import Taint
 from schedcheck.oracles.worker import SimulatedWorker
 
 
@@ -38,6 +45,8 @@ class Judge:
     capabilities: frozenset[Capability]
     invariants: Sequence[Invariant] = field(factory=every_invariant)
     """Those to check; the ones whose capabilities are missing are left out."""
+    known: AbstractSet[Signature] = frozenset()
+    """What is known to be wrong with the target, and does not end a trace."""
     ledger: Ledger = field(init=False)
     worker: SimulatedWorker = field(init=False)
     memory: ShadowMemory = field(init=False)
@@ -45,12 +54,20 @@ class Judge:
     """Invariants that this trace really put to the test."""
     unknown: dict[str, str] = field(init=False, factory=dict)
     """Invariants whose checker failed, and how: nothing can be said about them."""
+    known_seen: set[Signature] = field(init=False, factory=set)
+    """The known signatures that this trace showed."""
+    dropped: set[Signature] = field(init=False, factory=set)
+    """What it showed as a consequence of these."""
+    is_cut_short: bool = field(init=False, default=False)
+    """It cannot go on: a known crash, or a state after a known fault that cannot be followed."""
+    taint: Taint = field(init=False)
     _by_event: dict[type, list[Invariant]] = field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.ledger = Ledger(self.config)
         self.worker = SimulatedWorker(self.ledger)
         self.memory = ShadowMemory(self.ledger, self.worker)
+        self.taint = Taint(self.ledger, self.worker)
         for invariant in self.applicable():
             for kind in invariant.on:
                 self._by_event.setdefault(kind, []).append(invariant)
@@ -60,9 +77,22 @@ class Judge:
         return [one for one in self.invariants if one.requires <= self.capabilities]
 
     def observe(self, event: AnyEvent, *, step: int) -> tuple[Finding, ...]:
-        """Take in one event of action number ``step`` and return what is wrong with it."""
+        """Take in one event of action number ``step`` and return what is wrong with it.
+
+        What is known to be wrong, and what follows from that, is noted instead.
+        """
         if not isinstance(event, Crashed | Hung | Malformed | Repeated):
-            self._fold(event)
+            try:
+                self._fold(event)
+            except Exception:
+                if not self.taint:
+                    raise
+                self.is_cut_short = True
+                return ()
+        findings = self._ask(event, step)
+        return self._without_known(event, findings) if self.known else tuple(findings)
+
+    def _ask(self, event: AnyEvent, step: int) -> list[Finding]:
         before, ledger = self.ledger.before, self.ledger
         findings: list[Finding] = []
         for one in self._by_event.get(type(event), ()):
@@ -74,8 +104,33 @@ class Judge:
                 if one.id not in self.witnessed and one.witness(event, before, ledger):
                     self.witnessed.add(one.id)
             except Exception as failure:  # noqa: BLE001  a checker that fails is no pass
+                if self.taint:
+                    self.is_cut_short = True
+                    break
                 self._give_up(one, failure)
-        return tuple(findings)
+        return findings
+
+    def _without_known(self, event: AnyEvent, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Note the known findings, then which of the others follow from known ones."""
+        if self.taint:
+            self.taint.follow()
+        others: list[Finding] = []
+        for finding in findings:
+            if finding.signature not in self.known:
+                others.append(finding)
+                continue
+            self.known_seen.add(finding.signature)
+            self.taint.spread(finding)
+            if isinstance(event, Crashed | Hung | Malformed):
+                self.is_cut_short = True
+        news: list[Finding] = []
+        for finding in others:
+            if self.taint and self.taint.reaches(finding):
+                self.dropped.add(finding.signature)
+                self.taint.spread(finding)
+            else:
+                news.append(finding)
+        return tuple(news)
 
     def _give_up(self, invariant: Invariant, failure: Exception) -> None:
         """Ask an invariant whose checker failed no more: it is UNKNOWN."""

@@ -15,6 +15,8 @@ from schedcheck.engine.events import (
     Fault,
     Found,
     InvariantResult,
+    Known,
+    KnownResult,
     Moment,
     Outcome,
     Progress,
@@ -28,6 +30,7 @@ from schedcheck.engine.events import (
 from schedcheck.engine.jobs import JOBS, ReplayJob, RunJob, ShrinkJob
 from schedcheck.host.process import Lines
 from schedcheck.host.wire import BEGINNING, WireError, decode_event, decode_job, encode
+from schedcheck.model.known import KnownIssue
 from schedcheck.model.verdict import Severity, Verdict
 from schedcheck.sut import TargetError
 from telling import STALL
@@ -51,6 +54,9 @@ FAILURE = Failure(
     actions_found=9,
     actions=1,
 )
+ISSUE = KnownIssue(
+    engine="t", first="0.9", signature="KV-001/a-kind", reason="r · s", link="unreported"
+)
 EVENTS = (
     Started(target="t", version="", profile="p", seed=1, traces_max=2, invariants=3),
     Progress(doing="searching", traces=1, actions=2),
@@ -66,6 +72,12 @@ EVENTS = (
         actions=2,
         results=(InvariantResult(id="KV-001", verdict=Verdict.VACUOUS, witnessed=0),),
         seen=Seen(actions={"add": 0}, transitions={"A -> B": 1}),
+        known=Known(
+            results=(KnownResult(signature="KV-001/a-kind", reason="r", link="l", traces=3),),
+            traces=3,
+            traces_cut=1,
+            dropped={"KV-002/b": 2},
+        ),
         seconds=0.5,
     ),
     Replayed(
@@ -89,8 +101,8 @@ EVENTS = (
     Fault(message="m", is_ours=True, traceback="t"),
 )
 JOB_EXAMPLES = (
-    RunJob(target="t", seed=2**40, seconds_max=1.5),
-    ReplayJob(target="t", trace="{}\n", name="n", with_moments=True),
+    RunJob(target="t", seed=2**40, seconds_max=1.5, known=(ISSUE,)),
+    ReplayJob(target="t", trace="{}\n", name="n", known=(ISSUE, ISSUE), with_moments=True),
     ShrinkJob(target="t", trace="{}\n", name="n"),
 )
 

@@ -4,9 +4,10 @@ Rules
 -----
 - Trace number n of a run depends on the seed and on n alone, so a run is repeated by its seed, and
   one trace of it by the seed and its number.
-- The first finding ends a trace. A signature is shrunk once it was seen in STARTS_MAX traces, or
-  at the end of the run: one random failure shrinks to a local minimum, so the smallest of a few is
-  told. Shrinking has a budget counted in executions. Further traces with it are counted.
+- The first finding ends a trace, unless it is known (``engine.known``) or follows from what is.
+- A signature is shrunk once it was seen in STARTS_MAX traces, or at the end of the run: one random
+  failure shrinks to a local minimum, so the smallest of a few is told. Shrinking has a budget
+  counted in executions. Further traces with it are counted.
 - Time never decides what is found: a run is as long as its profile says, unless it is told to end
   earlier, and then says so.
 """
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from random import Random
 from typing import Final
 
@@ -27,7 +29,6 @@ from schedcheck.engine.events import (
     Ended,
     Failure,
     Found,
-    InvariantResult,
     Progress,
     Shrunk,
     Smaller,
@@ -36,18 +37,26 @@ from schedcheck.engine.events import (
 from schedcheck.engine.executor import BlackBox, Executor
 from schedcheck.engine.failures import failure_of
 from schedcheck.engine.jobs import Emit
+from schedcheck.engine.known import TRACES_EXPECTED, KnownTally, signatures_of
 from schedcheck.engine.moves import INTEGER_BITS, decode, drain_for
-from schedcheck.engine.play import Playback, judged_again, play_actions, spelled_out
+from schedcheck.engine.play import (
+    Playback,
+    judged_again,
+    looking_past,
+    play_actions,
+    spelled_out,
+)
 from schedcheck.engine.profiles import Load, Profile, draw_load
 from schedcheck.engine.repeat import FAMILY
+from schedcheck.engine.results import result_of
 from schedcheck.engine.shrink import Budget, Reduction, reduce, size_of
 from schedcheck.invariants.registry import Invariant
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
-from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect
+from schedcheck.model.known import KnownIssue
 from schedcheck.model.trace import AnyEvent, Crashed, Header, StepRecord, Trace
-from schedcheck.model.verdict import Finding, Signature, Verdict
+from schedcheck.model.verdict import Finding, Signature
 from schedcheck.sut import Refused, Target
 from schedcheck.tracefile import encode
 
@@ -84,6 +93,8 @@ class Campaign:
     emit: Emit
     seconds_max: float | None = None
     dialect: Dialect | None = None
+    known: Sequence[KnownIssue] = ()
+    """What this version of the target is known to show."""
     blackbox: BlackBox | None = None
     executions_max: int = EXECUTIONS_MAX
     """Candidates that shrinking one failure may try; 0: failures are told as they are found."""
@@ -95,6 +106,7 @@ class Campaign:
     """Traces that show each signature, until it was told."""
     _told_of: set[Signature] = field(init=False, factory=set)
     _crashes_ignored: int = field(init=False, default=0)
+    _known: KnownTally = field(init=False, factory=KnownTally)
     _began: float = field(init=False, factory=time.monotonic)
     _told: float = field(init=False, default=0.0)
 
@@ -150,6 +162,7 @@ class Campaign:
         self.coverage.traces += 1
         self._witnessed.update(judge.witnessed)
         self._unknown |= judge.unknown
+        self._known.take(judge)
         self._tell_progress("searching")
         return Trace(header=header, actions=tuple(actions)), findings
 
@@ -157,7 +170,8 @@ class Campaign:
         self, header: Header, load: Load, rng: Random, *, repeats: bool
     ) -> tuple[list[Action], tuple[Finding, ...], Judge]:
         """Play one random trace up to its first finding or through its quiet tail."""
-        judge = Judge(load.config, self.target.capabilities, self.invariants)
+        known = signatures_of(self.known)
+        judge = Judge(load.config, self.target.capabilities, self.invariants, known)
         actions: list[Action] = []
         records: list[StepRecord] = []
         crashed = False
@@ -182,8 +196,8 @@ class Campaign:
                 if repeats:
                     records.append(record)
                 self.coverage.see_step(record)
-                if record.findings or crashed:
-                    self._crashes_ignored += crashed and not record.findings
+                if record.findings or crashed or judge.is_cut_short:
+                    self._crashes_ignored += crashed and not (record.findings or judge.is_cut_short)
                     return actions, record.findings, judge
         finally:
             executor.close()
@@ -225,6 +239,7 @@ class Campaign:
             budget_for=lambda: Budget(executions_max=executions_max),
             blackbox=self.blackbox,
             on_progress=lambda: self._tell_progress(f"shrinking {signature}"),
+            known=signatures_of(self.known),
         )
 
     def _tell_progress(self, doing: str) -> None:
@@ -238,6 +253,9 @@ class Campaign:
             )
 
     def _end(self, stopped: str) -> None:
+        chosen = {one.id for one in self.invariants}
+        issues = [one for one in self.known if one.signature.partition("/")[0] in chosen]
+        is_full = self.coverage.traces >= TRACES_EXPECTED and not stopped and self.dialect is None
         self.emit(
             Ended(
                 target=self.target_text,
@@ -252,39 +270,18 @@ class Campaign:
                         self.target.capabilities,
                         witnessed=self._witnessed[one.id],
                         violated=self._violated,
+                        known=self._known.invariants(),
                         unknown=self._unknown,
                     )
                     for one in self.invariants
                 ),
                 seen=self.coverage.seen(self.target.capabilities),
+                known=self._known.told(issues, tested=self._witnessed, is_full=is_full),
                 crashes_ignored=self._crashes_ignored,
                 stopped_early=stopped,
                 seconds=time.monotonic() - self._began,
             )
         )
-
-
-def result_of(
-    invariant: Invariant,
-    capabilities: frozenset[Capability],
-    *,
-    witnessed: int,
-    violated: Container[str],
-    unknown: Mapping[str, str],
-) -> InvariantResult:
-    """Return what a run says about one invariant. ``unknown`` are the checkers that failed."""
-    missing = sorted(invariant.requires - capabilities)
-    if missing:
-        verdict, reason = Verdict.NOT_APPLICABLE, f"lacks {', '.join(missing)}"
-    elif invariant.id in violated:
-        verdict, reason = Verdict.VIOLATED, ""
-    elif invariant.id in unknown:
-        verdict, reason = Verdict.UNKNOWN, unknown[invariant.id]
-    elif witnessed == 0:
-        verdict, reason = Verdict.VACUOUS, f"never: {invariant.witnessed_by}"
-    else:
-        verdict, reason = Verdict.HOLDS, ""
-    return InvariantResult(id=invariant.id, verdict=verdict, witnessed=witnessed, reason=reason)
 
 
 @define
@@ -296,6 +293,7 @@ class _Reproduction:
     invariants: Sequence[Invariant]
     blackbox: BlackBox | None
     on_progress: Callable[[], None]
+    known: AbstractSet[Signature] = frozenset()
     last: dict[Trace, Playback] = Factory(dict)
     """The playback of the trace accepted last."""
 
@@ -304,14 +302,19 @@ class _Reproduction:
         honoured = self.target.honours(candidate.header.config)
         if isinstance(honoured, Refused) or honoured != candidate.header.config:
             return None
-        playback = play_actions(
-            self.target,
-            candidate.header,
-            candidate.actions,
-            self.invariants,
-            lenient=True,
-            blackbox=self.blackbox,
-            repeat=self.signature.invariant.startswith(FAMILY),
+        playback = looking_past(
+            self.known,
+            self.signature,
+            lambda known: play_actions(
+                self.target,
+                candidate.header,
+                candidate.actions,
+                self.invariants,
+                lenient=True,
+                blackbox=self.blackbox,
+                repeat=self.signature.invariant.startswith(FAMILY),
+                known=known,
+            ),
         )
         shown = [finding for finding in playback.findings if finding.signature == self.signature]
         if not shown:
@@ -331,13 +334,14 @@ def shrink_and_report(
     budget_for: Callable[[], Budget],
     blackbox: BlackBox | None = None,
     on_progress: Callable[[], None] = lambda: None,
+    known: AbstractSet[Signature] = frozenset(),
 ) -> bool:
     """Emit Found for the first of some failing traces, then Shrunk for the smallest made of them.
 
-    Each start has a budget of its own. Returns False, having emitted nothing, if none of them shows
-    the signature again.
+    Each start has a budget of its own. What is ``known`` is looked past where it must be. Returns
+    False, having emitted nothing, if none of them shows the signature again.
     """
-    reproduce = _Reproduction(target, signature, invariants, blackbox, on_progress)
+    reproduce = _Reproduction(target, signature, invariants, blackbox, on_progress, known)
     told: tuple[Reduction, Failure] | None = None
     executions = 0
     for start in starts:

@@ -216,6 +216,8 @@ class Failure:
     """Who waits for whom, if progress is what was violated."""
     evidence: tuple[str, ...] = ()
     """Upstream issues about faults of this kind."""
+    known_before: tuple[str, ...] = ()
+    """Known signatures that its trace shows before: a replay has to look past them."""
     traceback: str = ""
     """The engine's own traceback, if it raised."""
     actions_found: int
@@ -296,6 +298,35 @@ class InvariantResult:
 
 
 @frozen(kw_only=True)
+class KnownResult:
+    """What a run says about one entry of the known-issue ledger that covers its target."""
+
+    signature: str
+    reason: str
+    link: str
+    traces: int
+    """In how many traces it was seen."""
+    is_missed: bool = False
+    """It was expected and not seen, in a run that was long and wide enough to expect it."""
+    trace: str = ""
+    """A trace that shows it, relative to the ledger's folder; empty: none is kept."""
+
+
+@frozen(kw_only=True)
+class Known:
+    """What known issues did to a run."""
+
+    results: tuple[KnownResult, ...] = ()
+    """One for each covering entry about an invariant that was chosen, in the ledger's order."""
+    traces: int = 0
+    """Traces in which any of them was seen."""
+    traces_cut: int = 0
+    """Of these, the ones that could not go on."""
+    dropped: Mapping[str, int] = field(factory=dict)
+    """Consequences of known findings, which are none of their own: traces, by signature."""
+
+
+@frozen(kw_only=True)
 class Seen:
     """What a run reached, in counts."""
 
@@ -308,7 +339,7 @@ class Seen:
     journeys: Mapping[str, int] = field(factory=dict)
     """``PREEMPTED -> WAITING_FOR_REMOTE_KVS -> resumed`` and its like: how requests came back."""
     signatures: Mapping[str, int] = field(factory=dict)
-    """Traces that ended with each signature."""
+    """Traces that ended with each signature; known ones end none."""
 
 
 @frozen(kw_only=True)
@@ -324,6 +355,7 @@ class Ended:
     actions: int
     results: tuple[InvariantResult, ...]
     seen: Seen
+    known: Known = field(factory=Known)
     crashes_ignored: int = 0
     """Traces that ended because the engine raised while ENG-001 was not among the invariants."""
     stopped_early: str = ""

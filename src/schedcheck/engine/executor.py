@@ -3,7 +3,8 @@
 Rules
 -----
 - Each call into the scheduler becomes one event, judged before the next call is made: the first
-  event with a finding ends the action, and with it the trace.
+  event with a finding ends the action, and with it the trace. Known findings are none, unless they
+  cut the trace short.
 - What a call raises, and an answer outside the protocol, are events too: findings about the
   engine, never errors of ours.
 - The result of a step comes from the simulated worker, which the adapter never sees.
@@ -113,8 +114,10 @@ class Executor:
             events.append(event)
             if self.watch is not None:
                 self.watch(event)
-            self._has_failed = bool(findings) or isinstance(event, Crashed | Malformed)
-            if findings:
+            self._has_failed = bool(findings or self.judge.taint) or isinstance(
+                event, Crashed | Malformed
+            )
+            if findings or self.judge.is_cut_short:
                 break
         return StepRecord(
             number=self.number, action=action, events=tuple(events), findings=findings

@@ -60,6 +60,7 @@ def failure_of(
         holdings=holdings(playback.judge.ledger),
         stall=_stall(playback),
         evidence=invariant.evidence,
+        known_before=tuple(map(str, sorted(playback.judge.known_seen))),
         traceback=crash.traceback if crash else "",
         actions_found=actions_found,
         actions=len(trace.actions),

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from attrs import frozen
 
 from schedcheck.engine.events import JobEvent
+from schedcheck.model.known import KnownIssue
 
 Emit = Callable[[JobEvent], None]
 """Takes what a job says, in the order in which it says it."""
@@ -28,6 +29,8 @@ class RunJob:
     """Wall time after which no further trace is begun; None: the profile's traces alone decide."""
     dialect: str = ""
     """``v1`` or ``v2``; empty: each trace draws one that the target speaks."""
+    known: tuple[KnownIssue, ...] = ()
+    """The known-issue ledger; the version of the target decides which entries are covered."""
 
 
 @frozen(kw_only=True)
@@ -42,6 +45,8 @@ class ReplayJob:
     """What to call it in messages."""
     with_moments: bool = False
     """Whether to tell everything that was to be seen, so that it can be compared."""
+    known: tuple[KnownIssue, ...] = ()
+    """As in a RunJob. What the trace itself is expected to show is never looked past."""
 
 
 @frozen(kw_only=True)
@@ -53,6 +58,8 @@ class ShrinkJob:
     trace: str
     name: str
     seconds_max: float | None = None
+    known: tuple[KnownIssue, ...] = ()
+    """The same."""
 
 
 Job = RunJob | ReplayJob | ShrinkJob

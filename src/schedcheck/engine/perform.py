@@ -6,12 +6,14 @@ from schedcheck.engine.campaign import Campaign, Start, shrink_and_report
 from schedcheck.engine.events import Fault
 from schedcheck.engine.executor import BlackBox, function_of_target, said_by, traceback_of
 from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
+from schedcheck.engine.known import signatures_of
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.replay import replay
 from schedcheck.engine.shrink import Budget
 from schedcheck.engine.targets import resolve
 from schedcheck.invariants.registry import every_invariant, select
 from schedcheck.model.config import Dialect
+from schedcheck.model.known import covering
 from schedcheck.sut import TargetError
 from schedcheck.tracefile import decode
 
@@ -31,7 +33,12 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                 trace = decode(job.trace.encode(), name=job.name)
                 target = resolve(job.target)
                 told = replay(
-                    target, job.target, trace, blackbox=blackbox, with_moments=job.with_moments
+                    target,
+                    job.target,
+                    trace,
+                    blackbox=blackbox,
+                    known=covering(job.known, target.name, target.version),
+                    with_moments=job.with_moments,
                 )
                 emit(told)
             case ShrinkJob():
@@ -66,6 +73,7 @@ def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
         emit=emit,
         seconds_max=job.seconds_max,
         dialect=dialect,
+        known=covering(job.known, target.name, target.version),
         blackbox=blackbox,
     ).run()
 
@@ -84,6 +92,7 @@ def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:
         emit=emit,
         budget_for=lambda: Budget(executions_max=100_000, seconds_max=job.seconds_max),
         blackbox=blackbox,
+        known=signatures_of(covering(job.known, target.name, target.version)),
     )
     if not done:
         raise TargetError(

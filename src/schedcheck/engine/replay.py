@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from schedcheck.engine.events import Failure, Outcome, Replayed
 from schedcheck.engine.executor import BlackBox
 from schedcheck.engine.failures import failure_of
+from schedcheck.engine.known import signatures_of
 from schedcheck.engine.moments import moments_of, unseen_by
-from schedcheck.engine.play import Playback, play
+from schedcheck.engine.play import Playback, looking_past, play
 from schedcheck.engine.story import holdings, tell
 from schedcheck.invariants.registry import Invariant, every_invariant
+from schedcheck.model.known import KnownIssue
 from schedcheck.model.trace import Trace
 from schedcheck.sut import Target, TargetError
 
@@ -22,16 +24,28 @@ def replay(
     *,
     invariants: Sequence[Invariant] | None = None,
     blackbox: BlackBox | None = None,
+    known: Sequence[KnownIssue] = (),
     with_moments: bool = False,
 ) -> Replayed:
     """Replay a trace strictly and say what became of its expectation.
 
-    ``with_moments`` tells everything that was to be seen as well, so that it can be compared.
+    Known findings are looked past on the way to it. A trace that is expected to hold is to hold:
+    then nothing is. ``with_moments`` tells everything that was to be seen as well, so that it can
+    be compared.
     """
     expect = trace.header.expect
     expected = str(expect.signature) if expect else ""
     try:
-        playback = play(target, trace, invariants or every_invariant(), blackbox=blackbox)
+        chosen = invariants or every_invariant()
+        playback = (
+            looking_past(
+                signatures_of(known),
+                expect.signature,
+                lambda past: play(target, trace, chosen, blackbox=blackbox, known=past),
+            )
+            if expect is not None
+            else play(target, trace, chosen, blackbox=blackbox)
+        )
     except TargetError as error:
         return Replayed(
             outcome=Outcome.ERROR,
@@ -66,11 +80,20 @@ def _outcome(trace: Trace, playback: Playback) -> tuple[Outcome, str]:
         return Outcome.OTHER, f"{shown} at action {len(playback.records)}"
     if playback.drift:
         return Outcome.DRIFTED, playback.drift
+    if playback.judge.is_cut_short:
+        seen = ", ".join(map(str, sorted(playback.judge.known_seen)))
+        number = len(playback.records)
+        return Outcome.DRIFTED, f"what is known, {seen}, cut it short at action {number}"
     witness = expect.signature.invariant if expect else trace.header.witness
     if witness and witness not in playback.judge.witnessed:
         return Outcome.DRIFTED, f"every action was eligible, but nothing put {witness} to the test"
     if expect is not None:
-        return Outcome.FIXED, f"every action was eligible and {expect.signature} did not show"
+        seen = ", ".join(map(str, sorted(playback.judge.known_seen)))
+        but = f"; what is known did: {seen}" if seen else ""
+        return (
+            Outcome.FIXED,
+            f"every action was eligible and {expect.signature} did not show{but}",
+        )
     return Outcome.HOLDS, "every action was eligible and nothing was violated"
 
 

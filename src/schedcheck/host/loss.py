@@ -44,9 +44,9 @@ class Loss:
         return Signature(INVARIANT, f"{self.how}-in-{trace.actions[-1].do}")
 
 
-def expecting_loss(trace: Trace, loss: Loss) -> Trace:
+def expecting_loss(trace: Trace, signature: Signature) -> Trace:
     """Return the trace, expected to lose its process at its last action."""
-    expectation = Expectation(signature=loss.signature_in(trace), step=len(trace.actions))
+    expectation = Expectation(signature=signature, step=len(trace.actions))
     return evolve(trace, header=evolve(trace.header, expect=expectation))
 
 
@@ -69,7 +69,7 @@ def failure_of_loss(
         target=trace.header.target,
         version=trace.header.version,
         origin=origin,
-        trace=encode(expecting_loss(trace, loss)).decode(),
+        trace=encode(expecting_loss(trace, loss.signature_in(trace))).decode(),
         story=tuple(
             StoryLine(
                 number=number,

@@ -40,7 +40,7 @@ from schedcheck.engine.saving import save
 from schedcheck.engine.shrink import Budget, Reduction, reduce
 from schedcheck.engine.targets import ENGINES, REFERENCE
 from schedcheck.host.environments import prepare
-from schedcheck.host.loss import INVARIANT, Loss, failure_of_loss
+from schedcheck.host.loss import INVARIANT, Loss, expecting_loss, failure_of_loss
 from schedcheck.host.process import Interpreter, Worker
 from schedcheck.host.worker import importing_from_here
 from schedcheck.model.trace import Expectation, Trace
@@ -184,13 +184,23 @@ class _Watch:
         return decode(self.job.trace.encode(), name=self.job.name).header.expect
 
     def _lost_again(self, trace: Trace, wanted: Signature) -> Trace | None:
-        """Replay a trace in a fresh worker; return what it was lost in, if in the wanted way."""
-        job = ReplayJob(target=self.job.target, trace=encode(trace).decode(), name="candidate")
+        """Replay a trace in a fresh worker; return what it was lost in, if in the wanted way.
+
+        It looks past what is known as the worker did that was lost, so it says what it expects.
+        """
+        job = ReplayJob(
+            target=self.job.target,
+            trace=encode(expecting_loss(trace, wanted)).decode(),
+            name="candidate",
+            known=self.job.known,
+        )
         again = self._worker(job).run(lambda _event: None)
         lost_in = _trace_in(again) if again is not None else None
         if again is None or lost_in is None:
             return None
-        return lost_in if again.signature_in(lost_in) == wanted else None
+        if again.signature_in(lost_in) != wanted:
+            return None
+        return evolve(lost_in, header=evolve(lost_in.header, expect=trace.header.expect))
 
     def _keep(self, loss: Loss, trace: Trace, what_then: str) -> None:
         where = ""

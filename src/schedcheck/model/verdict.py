@@ -12,6 +12,8 @@ class Verdict(StrEnum):
 
     HOLDS = "HOLDS"
     VIOLATED = "VIOLATED"
+    KNOWN = "KNOWN"
+    """It was violated, but only as the known-issue ledger says, or as a consequence of that."""
     VACUOUS = "VACUOUS"
     """It held, but its witness never fired: nothing put it to the test."""
     NOT_APPLICABLE = "NOT_APPLICABLE"

@@ -13,19 +13,21 @@ from typing import Final
 from attrs import Factory, define, field, frozen
 
 from schedcheck import __version__
-from schedcheck.engine.campaign import result_of
 from schedcheck.engine.coverage import Coverage
-from schedcheck.engine.events import Ended, Failure
+from schedcheck.engine.events import Ended, Failure, Known
 from schedcheck.engine.executor import Executor
 from schedcheck.engine.failures import failure_of
+from schedcheck.engine.known import TRACES_EXPECTED, KnownTally, signatures_of
 from schedcheck.engine.moves import Choice, choices, decode, drain_for
 from schedcheck.engine.play import Playback, judged_again
 from schedcheck.engine.profiles import Load, Profile
 from schedcheck.engine.repeat import FAMILY
+from schedcheck.engine.results import result_of
 from schedcheck.invariants.registry import Invariant
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
 from schedcheck.model.config import Dialect
+from schedcheck.model.known import KnownIssue
 from schedcheck.model.trace import AnyEvent, Crashed, Header, StepRecord, Trace
 from schedcheck.model.verdict import Finding
 from schedcheck.stateful.violation import violation
@@ -46,6 +48,8 @@ class Plan:
     invariants: Sequence[Invariant]
     dialect: Dialect | None = None
     """None: each trace draws one that the target speaks."""
+    known: Sequence[KnownIssue] = ()
+    """What this version of the target is known to show."""
 
 
 @frozen(kw_only=True)
@@ -66,6 +70,7 @@ class Tally:
     coverage: Coverage = Factory(Coverage)
     witnessed: Counter[str] = Factory(Counter)
     unknown: dict[str, str] = Factory(dict)
+    known: KnownTally = Factory(KnownTally)
     crashes_ignored: int = 0
     failing: Failing | None = None
     """The first failure."""
@@ -86,12 +91,23 @@ class Tally:
                     plan.target.capabilities,
                     witnessed=self.witnessed[one.id],
                     violated=violated,
+                    known=self.known.invariants(),
                     unknown=self.unknown,
                 )
                 for one in plan.invariants
             ),
             seen=self.coverage.seen(plan.target.capabilities),
+            known=self._known(plan),
             crashes_ignored=self.crashes_ignored,
+        )
+
+    def _known(self, plan: Plan) -> Known:
+        chosen = {one.id for one in plan.invariants}
+        is_full = self.coverage.traces >= TRACES_EXPECTED and plan.dialect is None
+        return self.known.told(
+            [one for one in plan.known if one.signature.partition("/")[0] in chosen],
+            tested=self.witnessed,
+            is_full=is_full,
         )
 
 
@@ -105,13 +121,14 @@ class Driver:
     judge: Judge = field(init=False)
     records: list[StepRecord] = field(init=False, factory=list)
     is_over: bool = field(init=False, default=False)
-    """Nothing more can happen: a finding, or a crash that no chosen invariant looks at."""
+    """Nothing more can happen: a finding, a known crash, or one that nobody looks at."""
     _executor: Executor = field(init=False)
     _offered: dict[str, Choice] | None = field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         plan = self.plan
-        self.judge = Judge(self.load.config, plan.target.capabilities, plan.invariants)
+        known = signatures_of(plan.known)
+        self.judge = Judge(self.load.config, plan.target.capabilities, plan.invariants, known)
         sut = plan.target.open(self.load.config)
         self._executor = Executor(sut, self.judge, self._watch)
 
@@ -140,7 +157,8 @@ class Driver:
         if record.findings:
             self.is_over = True
             self._fail(record.findings)
-        self.tally.crashes_ignored += self.is_over
+        self.tally.crashes_ignored += self.is_over and not self.judge.is_cut_short
+        self.is_over = self.is_over or self.judge.is_cut_short
 
     def drain(self) -> None:
         """Carry out the quiet tail, and some traces once more. Raises Violation."""
@@ -161,6 +179,7 @@ class Driver:
         self.tally.coverage.traces += 1
         self.tally.witnessed.update(self.judge.witnessed)
         self.tally.unknown |= self.judge.unknown
+        self.tally.known.take(self.judge)
         self._executor.close()
 
     def _header(self) -> Header:
