@@ -281,7 +281,9 @@ class TraceItem(pytest.Item):
 
     def runtest(self) -> None:
         """Replay the trace. Raises TraceUnexpected, or skips."""
-        from schedcheck.engine.replay import replay  # noqa: PLC0415  see the top
+        from schedcheck.catalogue.exemptions import known_issues  # noqa: PLC0415  see the top
+        from schedcheck.engine.replay import replay  # noqa: PLC0415
+        from schedcheck.model.known import covering  # noqa: PLC0415
         from schedcheck.sut import TargetError  # noqa: PLC0415
 
         if self.trace is None:
@@ -296,7 +298,8 @@ class TraceItem(pytest.Item):
             target = _target_of(self.trace, self.config)
         except TargetError as error:
             raise TraceUnexpected(str(error)) from None
-        told = replay(target, header.target, self.trace)
+        known = covering(known_issues(), target.name, target.version)
+        told = replay(target, header.target, self.trace, known=known)
         problem = _what_is_wrong(self.trace, told)
         if problem:
             failure = told.failure

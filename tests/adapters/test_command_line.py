@@ -67,6 +67,7 @@ def test_json_is_one_event_a_line(schedcheck):
         (("replay", "no-such-file"), "cannot read"),
         (("explain", "REQ-999"), "no invariant 'REQ-999'"),
         (("env", "vllm"), "names no release"),
+        (("run", "--known", "no-such.toml"), "no-such.toml: cannot read it: No such file"),
         (("frobnicate",), "No such command"),
     ],
 )
@@ -213,3 +214,57 @@ def test_an_entry_of_the_catalogue_is_found_and_written(schedcheck, tmp_path):
     refused = schedcheck("catalogue", "--new", "ENG-002")
     assert (2, "") == (refused.returncode, refused.stdout)
     assert refused.stderr.startswith("schedcheck: no mutant names ENG-002 in must_kill")
+
+
+LEDGER = """
+[[known]]
+engine = "reference+double-free-on-preemption"
+releases = "all"
+signature = "KV-003/free-twice"
+reason = "It is a mutant."
+link = "https://example.org/issues/1"
+"""
+DOUBLE_FREE = ("run", "reference+double-free-on-preemption", "--invariants", "KV-003")
+
+
+def test_what_is_known_is_told_and_only_the_rest_is_a_violation(schedcheck, tmp_path):
+    ledger = tmp_path / "known.toml"
+    ledger.write_text(LEDGER)
+    some = schedcheck(*DOUBLE_FREE, "--known", ledger)
+    assert 1 == some.returncode, some.stderr
+    assert "KNOWN        KV-003/free-twice" in some.stdout
+    assert "https://example.org/issues/1" in some.stdout
+    assert "free-and-held" in "".join(path.read_text() for path in traces(tmp_path))
+    assert "free-twice" not in some.stderr
+
+    ledger.write_text(LEDGER + LEDGER.replace("free-twice", "free-and-held"))
+    both = schedcheck(*DOUBLE_FREE, "--known", ledger)
+    assert (0, True) == (both.returncode, " · 1 known · " in both.stdout), both.stderr
+    assert "VIOLATED" not in both.stdout
+    told = schedcheck(*DOUBLE_FREE, "--known", ledger, "--json")
+    known = json.loads(told.stdout.splitlines()[-1])["body"]["known"]
+    assert {"KV-003/free-twice", "KV-003/free-and-held"} == {
+        one["signature"] for one in known["results"] if one["traces"]
+    }
+    assert {"It is a mutant."} == {one["reason"] for one in known["results"]}
+
+    nothing = schedcheck(*DOUBLE_FREE, "--known", "none", "--max-time", "20s")
+    assert (1, False) == (nothing.returncode, "KNOWN" in nothing.stdout)
+
+
+def test_a_worker_is_told_what_is_known_of_the_release_that_it_runs(schedcheck, tmp_path):
+    """The parent does not know which version an adapter has."""
+    (tmp_path / "mine.py").write_text(
+        "from attrs import evolve\n"
+        "from schedcheck.reference.target import reference_target\n"
+        "target = evolve(reference_target('double-free-on-preemption'), name='mine', "
+        "version='1.2')\n"
+    )
+    ledger = tmp_path / "known.toml"
+    both = LEDGER + LEDGER.replace("free-twice", "free-and-held")
+    mine = both.replace("reference+double-free-on-preemption", "mine")
+    arguments = ("run", "mine:target", *DOUBLE_FREE[2:], "--known", ledger, "--max-time", "30s")
+    for last, code in (("1.2", 0), ("1.1", 1)):
+        ledger.write_text(mine.replace('"all"', f'{{ from = "1.0", to = "{last}" }}'))
+        ran = schedcheck(*arguments)
+        assert code == ran.returncode, ran.stdout + ran.stderr

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from attrs import evolve
 
-from schedcheck.engine.events import Outcome, Seen, Stall, StalledRequest
+from schedcheck.engine.events import Known, KnownResult, Outcome, Seen, Stall, StalledRequest
 from schedcheck.model.verdict import Severity, Verdict
 from schedcheck.report.stall import stall_sentence, stall_state, stall_table
 from schedcheck.report.text import (
@@ -227,6 +227,50 @@ def test_the_end_of_a_run_that_left_much_untested(same_as):
         crashes_ignored=3,
     )
     same_as("summary-warnings.txt", summary_lines(over, name="my_engine 1.2"))
+
+
+def test_the_end_of_a_run_in_which_known_issues_were_seen_and_missed(same_as):
+    link = "https://github.com/vllm-project/vllm/pull/31583"
+    told = (
+        KnownResult(signature="REQ-001/new-after-preemption", reason="Lost.", link=link, traces=24),
+        KnownResult(
+            signature="ENG-001/AssertionError-in-_update_request_with_output",
+            reason="The output of a step that was planned before a reset is taken for that of the "
+            "request which was admitted afterwards, so that an assertion fails.",
+            link="unreported",
+            traces=3,
+        ),
+        KnownResult(
+            signature="SCH-004/tokens-unknown",
+            reason="Never told, since it was not seen.",
+            link=link,
+            traces=0,
+            is_missed=True,
+            trace="SCH-004-workers-can-do-it/known/vllm-0.33.0.trace.jsonl",
+        ),
+        KnownResult(signature="SCH-005/a", reason="", link="", traces=0, is_missed=True),
+        KnownResult(signature="SCH-006/a", reason="Neither seen nor missed.", link="", traces=0),
+    )
+    known = Known(
+        results=told,
+        traces=26,
+        traces_cut=3,
+        dropped={"TOK-001/token-wrong": 7, "KV-004/read-foreign": 1_200},
+    )
+    over = ended(
+        result("REQ-001", Verdict.KNOWN),
+        result("KV-001"),
+        target="vllm",
+        version="0.13.0",
+        traces=4000,
+        known=known,
+    )
+    same_as("summary-known.txt", summary_lines(over, name="vllm 0.13.0"))
+
+
+def test_a_failure_beside_something_known_says_what_is_before_it():
+    told = failure_lines(evolve(FAILURE, known_before=("KV-001/a", "KV-002/b")), path=PATH)
+    assert "  known before    KV-001/a, KV-002/b" in list(told)
 
 
 def test_the_end_of_a_run_cut_short_before_anything_was_run(same_as):

@@ -18,6 +18,7 @@ from attrs import evolve
 
 from schedcheck import catalogue, cli
 from schedcheck.catalogue.check import Checked, Problem
+from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.catalogue.new import CannotAdd, NothingKilled, Written
 from schedcheck.cli import console, curate, know, search, traces
 from schedcheck.engine.events import Fault, Found, Outcome, Progress, Shrunk, Smaller
@@ -102,6 +103,9 @@ def saved(tmp_path: Path) -> list[str]:
         (0, [ended(result("KV-001"), result("REQ-001", Verdict.VACUOUS, "never"))], []),
         (3, [ended(result("KV-001"), result("REQ-001", Verdict.VACUOUS, "never"))], ["--strict"]),
         (0, [ended(result("KV-001"), result("REQ-001", Verdict.UNKNOWN, "x"))], []),
+        (0, [ended(result("REQ-001", Verdict.KNOWN))], []),
+        (0, [ended(result("REQ-001", Verdict.KNOWN))], ["--strict"]),
+        (1, [ended(result("KV-001", Verdict.VIOLATED), result("REQ-001", Verdict.KNOWN))], []),
         (3, [ended(result("KV-001"), result("REQ-001", Verdict.UNKNOWN, "x"))], ["--strict"]),
         (0, [ended(result("KV-001"), result("REQ-001", Verdict.NOT_APPLICABLE))], ["--strict"]),
         (3, [ended(result("KV-001", Verdict.NOT_APPLICABLE, "lacks ABORT"))], []),
@@ -126,16 +130,60 @@ def test_a_job_is_what_was_asked_for(type_in, engine):
         *("--max-time", "2m", "--dialect", "v2"),
     )
     expected = RunJob(
-        target="vllm", profile="ci", invariants="KV-*", seed=7, seconds_max=120.0, dialect="v2"
+        target="vllm",
+        profile="ci",
+        invariants="KV-*",
+        seed=7,
+        seconds_max=120.0,
+        dialect="v2",
+        known=known_issues(),
     )
     assert [expected] == jobs
+
+
+LEDGER = """
+[[known]]
+engine = "mine"
+releases = "all"
+signature = "KV-001/left-behind"
+reason = "It is."
+link = "unreported"
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"), [("none", []), ("mine.toml", ["KV-001/left-behind"])]
+)
+def test_a_ledger_of_ones_own_replaces_the_one_in_the_catalogue(
+    type_in, engine, trace, tmp_path, choice, expected
+):
+    (tmp_path / "mine.toml").write_text(LEDGER)
+    told = ended(result("KV-001")), replayed(Outcome.FIXED, "fixed"), SHRUNK
+    jobs = engine(*((one,) for one in told))
+    type_in("run", "--known", choice)
+    type_in("replay", trace, "--known", choice)
+    type_in("shrink", trace, "--known", choice)
+    assert [expected] * 3 == [[one.signature for one in job.known] for job in jobs]
+
+
+@pytest.mark.parametrize("command", ["run", "replay", "shrink"])
+def test_a_ledger_that_is_wrong_is_one_line_and_nothing_runs(
+    type_in, engine, trace, tmp_path, command
+):
+    jobs = engine(ENDED)
+    (tmp_path / "mine.toml").write_text(LEDGER.replace("reason", "reson"))
+    told = type_in(command, *([] if command == "run" else [trace]), "--known", "mine.toml")
+    said = "schedcheck: mine.toml: entry 1 (mine KV-001/left-behind): unknown key 'reson'"
+    assert (2, "", []) == (told.code, told.out, jobs)
+    assert told.err.startswith(said)
+    assert 1 == len(told.err.splitlines())
 
 
 def test_the_seed_is_0_unless_it_is_given(type_in, engine):
     """Otherwise the same command would not print the same bytes twice."""
     jobs = engine(ENDED)
     type_in("run")
-    assert [RunJob(target="reference", seed=0)] == jobs
+    assert [0] == [job.seed for job in jobs]
 
 
 # What goes where.

@@ -16,9 +16,10 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 import schedcheck
 from schedcheck import Violation, machine, verify
+from schedcheck.catalogue.exemptions import LedgerError
 from schedcheck.engine.failures import failure_of
 from schedcheck.engine.play import play
-from schedcheck.engine.profiles import UnknownProfile
+from schedcheck.engine.profiles import PROFILES, UnknownProfile
 from schedcheck.engine.replay import replay
 from schedcheck.engine.targets import resolve
 from schedcheck.invariants.registry import UnknownInvariant, every_invariant
@@ -93,6 +94,31 @@ class TestVerify:
         trace = read(error.saved)
         assert (SEED_FAULT, failure.actions) == (trace.header.target, len(trace.actions))
         assert "FAILED" == replay(resolve(SEED_FAULT), SEED_FAULT, trace).outcome
+
+    def test_what_is_known_is_told_and_no_violation(self, in_a_folder_of_its_own):
+        ledger = in_a_folder_of_its_own / "known.toml"
+        ledger.write_text(
+            f"""[[known]]
+            engine = "{SEED_FAULT}"
+            releases = "all"
+            signature = "REQ-001/new-after-preemption"
+            reason = "It is a mutant."
+            link = "unreported"
+            """
+        )
+        ended = verify(SEED_FAULT, invariants="REQ-001", known=ledger)
+        assert [Verdict.KNOWN] == [one.verdict for one in ended.results]
+        (told,) = ended.known.results
+        assert (True, "It is a mutant.") == (told.traces > 0, told.reason)
+        assert ended.traces == PROFILES["quick"].traces // 4, "nothing ends the run"
+        assert found_in(SEED_FAULT, invariants="REQ-001", known="none").failure.is_minimal
+        ledger.write_text(ledger.read_text().replace("new-after", "running-after"))
+        assert found_in(SEED_FAULT, invariants="REQ-001", known=ledger).failure.is_minimal
+
+    def test_a_ledger_that_is_wrong_is_an_error(self, in_a_folder_of_its_own):
+        (in_a_folder_of_its_own / "known.toml").write_text("[[known]]")
+        with pytest.raises(LedgerError, match="entry 1: lacks 'engine'"):
+            verify("reference", known="known.toml")
 
     def test_the_text_is_the_table_of_the_command_line(self):
         error = found_in(SEED_FAULT, invariants="REQ-001")

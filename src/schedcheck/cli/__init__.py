@@ -8,6 +8,7 @@ import click
 
 from schedcheck import __version__
 from schedcheck.catalogue import CatalogueMissing
+from schedcheck.catalogue.exemptions import LedgerError
 from schedcheck.cli.compare import bisect, diff
 from schedcheck.cli.console import (
     INTERRUPTED,
@@ -36,8 +37,9 @@ from schedcheck.tracefile import TraceError, TraceUnwritable
 def cli(ctx: click.Context) -> None:
     """Verify the request lifecycle of LLM-serving schedulers.
 
-    Exit codes: 0 all hold; 1 a violation; 2 usage, or a target that cannot be loaded; 3 vacuous or
-    unknown under --strict, drifted, or nothing ran; 70 a fault of schedcheck; 130 interrupted.
+    Exit codes: 0 all hold; 1 a violation that the known-issue ledger does not label; 2 usage, or a
+    target that cannot be loaded; 3 vacuous or unknown under --strict, drifted, or nothing ran; 70 a
+    fault of schedcheck; 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         say(ctx.get_help())
@@ -62,7 +64,14 @@ def _code() -> int:
     except click.ClickException as error:
         complain(f"{error.format_message()} (schedcheck --help)")
         return USAGE
-    except (TargetError, TraceError, TraceUnwritable, UnknownInvariant, CatalogueMissing) as error:
+    except (
+        TargetError,
+        TraceError,
+        TraceUnwritable,
+        UnknownInvariant,
+        CatalogueMissing,
+        LedgerError,
+    ) as error:
         complain(error)
         return USAGE
     except OutputLost as lost:

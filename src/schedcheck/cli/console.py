@@ -117,6 +117,14 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
+known_option = click.option(
+    "--known",
+    metavar="FILE|none",
+    help="Known-issue ledger. Default: the catalogue's exemptions.toml; none: everything counts.",
+)
+"""Where what is known to be wrong is written down."""
+
+
 class Ticker:
     """One line on a terminal's standard error that says what is being done."""
 

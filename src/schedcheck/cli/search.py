@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from attrs import define, evolve, field
 
+from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.cli.console import (
     NOT_SHOWN,
     OK,
@@ -16,6 +17,7 @@ from schedcheck.cli.console import (
     Seconds,
     Ticker,
     fault_code,
+    known_option,
     painter,
     preparing,
     put,
@@ -57,6 +59,7 @@ _LINES_AT_ONCE = 12
     type=click.Choice([dialect.value for dialect in Dialect]),
     help="How it speaks to its workers. Default: each trace draws one.",
 )
+@known_option
 @click.option("--strict", is_flag=True, help="Exit 3 if an invariant is vacuous or unknown.")
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON Lines instead of text.")
 @click.option("--in-process", is_flag=True, help="Run the target in this process.")
@@ -68,6 +71,7 @@ def run(
     seed: int,
     max_time: float | None,
     dialect: str | None,
+    known: str | None,
     strict: bool,  # noqa: FBT001  click passes options by name
     as_json: bool,  # noqa: FBT001
     in_process: bool,  # noqa: FBT001
@@ -77,6 +81,11 @@ def run(
 
     TARGET is reference, reference+MUTANT, vllm (what is installed), vllm==RELEASE (prepared once,
     in an environment of its own) or package.module:Adapter.
+
+    What the known-issue ledger says of the target's release is told as KNOWN, with its reason and
+    link, and is no violation: a trace goes on past it, and later findings about the same requests
+    and blocks are counted and dropped. Exit code 1 is for what the ledger does not say. A run of
+    at least 4,000 traces that does not show an entry says so.
     """
     ticker = Ticker()
     try:
@@ -85,6 +94,7 @@ def run(
         raise click.UsageError(str(error)) from error
     if not select(invariants):
         raise click.UsageError(f"--invariants {invariants!r} takes every invariant away")
+    issues = known_issues(known)
     name, place = place_for(
         target, python=python, in_process=in_process, progress=preparing(ticker)
     )
@@ -96,6 +106,7 @@ def run(
         seed=seed,
         seconds_max=max_time,
         dialect=dialect or "",
+        known=issues,
     )
     adapter = target if ":" in target else ""
     listener = _Listener(ticker=ticker, strict=strict, as_json=as_json, adapter=adapter)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from attrs import define, evolve, field
 
+from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.cli.console import (
     NOT_SHOWN,
     OK,
@@ -18,6 +19,7 @@ from schedcheck.cli.console import (
     Ticker,
     complain,
     fault_code,
+    known_option,
     painter,
     preparing,
     put,
@@ -38,6 +40,7 @@ from schedcheck.engine.story import words_for, words_for_config
 from schedcheck.host.environments import environment_for
 from schedcheck.host.releases import RELEASES
 from schedcheck.host.supervisor import Place, perform, place_for
+from schedcheck.model.known import KnownIssue
 from schedcheck.model.trace import Header, Trace
 from schedcheck.report.text import (
     command,
@@ -107,12 +110,22 @@ def place_of(
 
 
 def replay_in(
-    trace: Trace, name: str, target: str, place: Place, *, with_moments: bool = False
+    trace: Trace,
+    name: str,
+    target: str,
+    place: Place,
+    *,
+    known: tuple[KnownIssue, ...] = (),
+    with_moments: bool = False,
 ) -> Replayed | Fault:
     """Replay one trace, telling everything that was to be seen if so asked. Raises TargetError."""
     heard: list[JobEvent] = []
     job = ReplayJob(
-        target=target, trace=encode(trace).decode(), name=name, with_moments=with_moments
+        target=target,
+        trace=encode(trace).decode(),
+        name=name,
+        known=known,
+        with_moments=with_moments,
     )
     perform(job, heard.append, place=place)
     for event in heard:
@@ -126,24 +139,28 @@ def replay_in(
 @_on_option
 @_python_option
 @_in_process_option
+@known_option
 def replay(
     traces: tuple[Path, ...],
     on: str | None,
     python: Path | None,
     in_process: bool,  # noqa: FBT001  click passes options by name
+    known: str | None,
 ) -> None:
     """Replay TRACES: FAILED, OTHER, FIXED, HOLDS, DRIFTED or ERROR, one line each.
 
+    What a trace is expected to show counts, known or not; what else is known is looked past.
     The first one that fails is told in full. Exit code 1 for FAILED and OTHER, 0 for FIXED and
     HOLDS, 3 for DRIFTED, 2 for ERROR; of several, the worst.
     """
+    issues = known_issues(known)
     codes: list[int] = []
     first: tuple[str, Replayed] | None = None
     for path in traces:
         try:
             trace = load(path)
             target, place = place_of(trace, on, python, in_process=in_process)
-            told = replay_in(trace, str(path), target, place)
+            told = replay_in(trace, str(path), target, place, known=issues)
         except (TraceError, TargetError) as error:
             told = Fault(message=str(error))
         if isinstance(told, Fault):  # the others are replayed all the same
@@ -179,6 +196,7 @@ def _tell(path: str, told: Replayed, *, on: str | None) -> None:
 @_in_process_option
 @click.option("--budget", type=Seconds(), default="60s", show_default=True, help="At most so long.")
 @click.option("-o", "--output", type=_trace_argument, help="Default: the trace itself.")
+@known_option
 def shrink(
     trace: Path,
     on: str | None,
@@ -186,16 +204,21 @@ def shrink(
     in_process: bool,  # noqa: FBT001  click passes options by name
     budget: float,
     output: Path | None,
+    known: str | None,
 ) -> None:
     """Make a failing TRACE as small as possible without losing its signature.
 
     Every smaller trace is written at once, so that an interrupted or exhausted shrink goes on from
     where it was when it is started again on the output.
     """
-    loaded = load(trace)
+    loaded, issues = load(trace), known_issues(known)
     target, place = place_of(loaded, on, python, in_process=in_process)
     job = ShrinkJob(
-        target=target, trace=encode(loaded).decode(), name=str(trace), seconds_max=budget
+        target=target,
+        trace=encode(loaded).decode(),
+        name=str(trace),
+        seconds_max=budget,
+        known=issues,
     )
     shrinking = _Shrinking(destination=output or trace, on=on or "")
     perform(job, shrinking.hear, place=place)
@@ -258,7 +281,7 @@ def show(
     The trace is replayed on its own target. Where that is not at hand, its actions alone are shown;
     nothing is installed for the sake of showing.
     """
-    loaded = load(trace)
+    loaded, issues = load(trace), known_issues()
     actions = len(loaded.actions)
     if at is not None and not 1 <= at <= actions:
         raise click.UsageError(f"--at {at}: {trace} has actions 1 to {actions}")
@@ -269,7 +292,7 @@ def show(
         _must_be_ready(target_of(loaded, on, python), on)
         target, place = place_of(loaded, on, python, in_process=in_process)
         told = [
-            replay_in(part, str(trace), target, place)
+            replay_in(part, str(trace), target, place, known=issues)
             for part in _parts(loaded, range(at - 1, at + 1) if at else range(actions, actions + 1))
         ]
     except TargetError as error:

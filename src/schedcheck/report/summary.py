@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 from typing import Final
 
-from schedcheck.engine.events import Ended, InvariantResult
+from schedcheck.engine.events import Ended, InvariantResult, KnownResult
 from schedcheck.model.verdict import Verdict
+from schedcheck.report.known import known_lines
 from schedcheck.report.words import BAD, GOOD, WARN, WIDTH, Paint, clean, filled, plain
 
 _LABEL: Final = 13
@@ -24,6 +25,7 @@ def summary_lines(ended: Ended, *, name: str = "", paint: Paint = plain) -> Iter
     for number, line in enumerate(filled(head, WIDTH - 2, between=" · ")):
         yield paint(line if number == 0 else f"  {line}", style)
     yield from _table("signatures", _times(ended.seen.signatures))
+    yield from known_lines(ended, paint=paint)
     yield from _table("actions", _times(ended.seen.actions))
     yield from _transitions(ended.seen.transitions)
     for number, line in enumerate(_journeys(ended.seen.journeys)):
@@ -38,6 +40,7 @@ def _counts(ended: Ended) -> Iterator[str]:
     verdicts = [result.verdict for result in ended.results]
     for verdict, word in (
         (Verdict.VIOLATED, "violated"),
+        (Verdict.KNOWN, "known"),
         (Verdict.HOLDS, "holds" if verdicts.count(Verdict.HOLDS) == 1 else "hold"),
         (Verdict.VACUOUS, "vacuous"),
         (Verdict.NOT_APPLICABLE, "not applicable"),
@@ -119,9 +122,22 @@ def _never(ended: Ended) -> Iterator[tuple[str, str]]:
     for word, times in ended.seen.actions.items():
         if not times and not ended.stopped_early:
             yield f"{word} never ran in {ended.traces:,} traces", more
+    for missed in ended.known.results:
+        if missed.is_missed:
+            what = (
+                f"{missed.signature} is known, was expected and not seen in {ended.traces:,} traces"
+            )
+            yield what, _end_entry(ended, missed)
     for result in ended.results:
         if result.verdict is Verdict.VACUOUS:
             yield f"{result.id} is vacuous in {ended.traces:,} traces, {result.reason}", more
+
+
+def _end_entry(ended: Ended, missed: KnownResult) -> str:
+    """Return what to do about an entry of the ledger that a long run did not show."""
+    here = f"{ended.target}=={ended.version}" if ended.version else ended.target
+    look = f"replay {missed.trace} --on {here}; if it is FIXED, " if missed.trace else ""
+    return f"{look}end its releases before {ended.version or 'this one'} in the known-issue ledger"
 
 
 def _by_reason(

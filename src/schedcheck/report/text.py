@@ -70,6 +70,7 @@ def failure_lines(
     yield from _labelled("also", [one.signature for one in failure.others])
     yield ""
     yield from _labelled("like upstream", [", ".join(map(_short_link, failure.evidence))])
+    yield from _labelled("known before", [", ".join(failure.known_before)])
     if failure.origin and not failure.is_minimal:
         way_on = command("shrink", path, on=on) if path else "shrinking was cut short"
         yield from _labelled("not minimal", [way_on], cut=False)

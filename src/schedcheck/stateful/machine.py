@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import sys
 import unittest
+from pathlib import Path
 from random import Random
 from typing import ClassVar, Final, Literal, cast
 
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.engine.moves import INTEGER_BITS, why_not
 from schedcheck.engine.profiles import draw_load, get_profile
 from schedcheck.engine.targets import as_target, resolve
 from schedcheck.invariants.registry import select
 from schedcheck.model.actions import Action
 from schedcheck.model.config import Dialect
+from schedcheck.model.known import covering
 from schedcheck.oracles.ledger import Ledger
 from schedcheck.stateful.driver import Driver, Plan, Tally
 from schedcheck.stateful.strategies import numbers, seeds
@@ -211,17 +214,19 @@ def machine(
     invariants: str = "",
     form: Form = "dispatcher",
     dialect: Dialect | str | None = None,
+    known: str | Path | None = None,
 ) -> type[LifecycleMachine]:
     """Make a Hypothesis state machine of a scheduler: ``machine(MyScheduler).TestCase``.
 
     ``target`` is a ``schedcheck.sut.Target``, a class or function that makes one, or what one
     types on the command line (``"reference"``, ``"vllm"``, ``"my_pkg.my_mod:MyAdapter"``).
-    ``invariants`` are patterns as ``KV-*,!KV-003``; empty: all. The class can be given more rules
-    in a subclass. Raises TargetError, UnknownProfile and UnknownInvariant.
+    ``invariants`` are patterns as ``KV-*,!KV-003``; empty: all. ``known`` is a known-issue ledger,
+    as in ``verify``. The class can be given more rules in a subclass. Raises TargetError,
+    UnknownProfile, UnknownInvariant and LedgerError.
     """
     if form not in FORMS:
         raise ValueError(f"no form {form!r} of the machine; there are {', '.join(FORMS)}")
-    plan = plan_for(target, profile=profile, invariants=invariants, dialect=dialect)
+    plan = plan_for(target, profile=profile, invariants=invariants, dialect=dialect, known=known)
     return machine_of(plan, FORMS[form])
 
 
@@ -239,9 +244,17 @@ def machine_of(
 
 
 def plan_for(
-    target: object, *, profile: str, invariants: str, dialect: Dialect | str | None
+    target: object,
+    *,
+    profile: str,
+    invariants: str,
+    dialect: Dialect | str | None,
+    known: str | Path | None = None,
 ) -> Plan:
-    """Resolve what people write. Raises TargetError, UnknownProfile and UnknownInvariant."""
+    """Resolve what people write.
+
+    Raises TargetError, UnknownProfile, UnknownInvariant and LedgerError.
+    """
     found, text = _found(target)
     if dialect is not None and dialect not in found.dialects:
         spoken = ", ".join(found.dialects)
@@ -252,6 +265,7 @@ def plan_for(
         profile=get_profile(profile),
         invariants=select(invariants),
         dialect=None if dialect is None else Dialect(dialect),
+        known=covering(known_issues(known), found.name, found.version),
     )
 
 

@@ -29,6 +29,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from schedcheck.engine.campaign import EXECUTIONS_MAX, Start, shrink_and_report
 from schedcheck.engine.events import Ended, Failure, Found, JobEvent, Shrunk
+from schedcheck.engine.known import signatures_of
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.saving import save
 from schedcheck.engine.shrink import Budget
@@ -64,6 +65,7 @@ def verify(
     max_examples: int | None = None,
     dialect: Dialect | str | None = None,
     strict: bool = False,
+    known: str | Path | None = None,
 ) -> Ended:
     """Verify a scheduler's request lifecycle; raise Violation with a short trace if it is broken.
 
@@ -73,13 +75,22 @@ def verify(
     of its traces are run unless ``max_examples`` is given. ``invariants`` are patterns as
     ``KV-*,!KV-003``; empty: all. Equal seeds give equal runs of a test program; the default is 0.
 
+    ``known`` is the known-issue ledger: a file, ``"none"``, or None for the catalogue's. What it
+    says of the target's version raises nothing; the returned ``known`` tells what was seen of it.
+
     Returns what was reached. What was never put to the test is a VacuityWarning, with ``strict``
     a Vacuous error. A violation's trace is saved under ``.schedcheck/traces``. Raises TargetError,
-    UnknownProfile and UnknownInvariant.
+    UnknownProfile, UnknownInvariant and LedgerError.
     """
     __tracebackhide__ = True
     around = context.current()
-    plan = plan_for(target, profile=around.profile(profile), invariants=invariants, dialect=dialect)
+    plan = plan_for(
+        target,
+        profile=around.profile(profile),
+        invariants=invariants,
+        dialect=dialect,
+        known=known,
+    )
     kind = machine_of(plan, FORMS["dispatcher"])
     ended = run(kind, rounds_of(settings_of(plan, max_examples)), seed=around.seed(seed))
     _tell_vacuity(ended, strict=strict)
@@ -165,6 +176,7 @@ def _shrink(plan: Plan, failing: Failing) -> tuple[Failure, Path | None]:
         plan.invariants,
         emit=emit,
         budget_for=lambda: Budget(executions_max=EXECUTIONS_MAX),
+        known=signatures_of(plan.known),
     )
     if not done:
         origin = f"{failing.failure.origin} · NOT SHOWN AGAIN: the target is not deterministic"
