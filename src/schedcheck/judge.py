@@ -110,22 +110,23 @@ class Judge:
                 self._give_up(one, failure)
         return findings
 
-    def _without_known(self, event: AnyEvent, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def _without_known(self, event: AnyEvent, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """Note the known findings, then which of the others follow from known ones."""
         if self.taint:
             self.taint.follow()
-        others: list[Finding] = []
-        for finding in findings:
-            if finding.signature not in self.known:
-                others.append(finding)
-                continue
+        known = [finding for finding in findings if finding.signature in self.known]
+        # One that follows from another is not seen in its own right: a long run would miss nothing.
+        seen = [finding for finding in known if not (self.taint and self.taint.reaches(finding))]
+        for finding in seen:
             self.known_seen.add(finding.signature)
             self.taint.spread(finding)
-            if isinstance(event, Crashed | Hung | Malformed):
-                self.is_cut_short = True
+        if known and isinstance(event, Crashed | Hung | Malformed):
+            self.is_cut_short = True
         news: list[Finding] = []
-        for finding in others:
-            if self.taint and self.taint.reaches(finding):
+        for finding in findings:
+            if finding in seen:
+                continue
+            if finding in known or (self.taint and self.taint.reaches(finding)):
                 self.dropped.add(finding.signature)
                 self.taint.spread(finding)
             else:

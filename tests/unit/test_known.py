@@ -233,6 +233,14 @@ def test_traces_go_on_and_what_follows_is_dropped_and_counted():
     assert Verdict.KNOWN is verdicts(ended)["TOK-001"]  # it did not hold, whatever the cause
 
 
+def test_what_follows_from_another_known_finding_is_not_seen_in_its_own_right():
+    """Otherwise its entry would stay in the ledger as long as any fault leads to the same."""
+    ended = campaign(WORSE, ORDER, "TOK-001/token-wrong")[-1]
+    order, token = ended.known.results
+    assert (True, 0) == (order.traces > 0, token.traces)
+    assert ended.known.dropped["TOK-001/token-wrong"] > 0
+
+
 def test_what_is_not_known_is_still_found():
     """The mutant hands a block out twice: one way in which that shows does not excuse another."""
     target = "reference+double-free-on-preemption"
