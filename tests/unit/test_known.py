@@ -15,7 +15,7 @@ from schedcheck.engine.targets import resolve
 from schedcheck.invariants.registry import every_invariant, select
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Add, Drain, FinishTransfer, Preempt, Step
-from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.known import KnownIssue
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import RequestView, Snapshot
@@ -32,7 +32,9 @@ def issue(signature: str, engine: str) -> KnownIssue:
     return KnownIssue(engine=engine, signature=signature, reason="It is.", link="unreported")
 
 
-def campaign(target: str, *known: str, traces: int = 60, invariants: str = "") -> list:
+def campaign(
+    target: str, *known: str, traces: int = 60, invariants: str = "", **how: object
+) -> list:
     """Run a part of the quick profile with some signatures known; failures are not shrunk."""
     events: list = []
     Campaign(
@@ -44,6 +46,7 @@ def campaign(target: str, *known: str, traces: int = 60, invariants: str = "") -
         emit=events.append,
         known=tuple(issue(one, target) for one in known),
         executions_max=0,
+        **how,
     ).run()
     return events
 
@@ -264,6 +267,22 @@ def test_an_entry_about_an_invariant_that_was_not_chosen_is_not_told():
 def test_an_entry_is_missed_where_it_could_be_expected(is_full, tested, expected):
     told = KnownTally().told([issue(str(SEED), MUTANT)], tested=tested, is_full=is_full)
     assert [expected] == [one.is_missed for one in told.results]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, [True, False]),
+        ({"traces": 59}, [False, False]),
+        ({"dialect": Dialect.V1}, [False, False]),
+        ({"seconds_max": 0.0}, [False, False]),
+    ],
+)
+def test_a_long_and_wide_run_misses_what_it_does_not_show(monkeypatch, how, expected):
+    monkeypatch.setattr("schedcheck.engine.campaign.TRACES_EXPECTED", 60)
+    never = "REQ-001/never-seen"
+    ended = campaign(WORSE, never, ORDER, invariants="REQ-001", **how)[-1]
+    assert expected == [one.is_missed for one in ended.known.results]
 
 
 def test_an_entry_that_was_seen_is_not_missed():
