@@ -15,7 +15,7 @@ for release in 0.13.0 0.14.0 0.33.0; do
 done
 part "environments prepared or found"
 
-status=0; schedcheck run vllm==0.13.0 --invariants REQ-001 >found.txt || status=$?
+status=0; schedcheck run vllm==0.13.0 --invariants REQ-001 --known none >found.txt || status=$?
 [ "$status" = 1 ] || { cat found.txt; fail "0.13.0 exited $status, not 1"; }
 trace=$(ls .schedcheck/traces/REQ-001-*.trace.jsonl)
 actions=$(($(wc -l <"$trace") - 1))
@@ -27,6 +27,10 @@ status=0; schedcheck replay "$trace" >replayed.txt || status=$?
 schedcheck replay "$trace" --on vllm==0.14.0 | tee replayed.txt
 grep -q '^FIXED ' replayed.txt || fail "0.14.0 does not replay as FIXED"
 part "replayed: FAILED on 0.13.0, FIXED on 0.14.0"
+
+schedcheck run vllm==0.13.0 --invariants REQ-001 >known.txt || { cat known.txt; fail "0.13.0 shows more than is known"; }
+grep '^KNOWN  *REQ-001/new-after-preemption ' known.txt || { cat known.txt; fail "the seed fault is not told as known"; }
+part "vllm 0.13.0: the seed fault, as the ledger says"
 
 holds() { # release dialect how-it-comes-back
   schedcheck run "vllm==$1" --invariants REQ-001 --dialect "$2" --max-time 60 --strict >held.txt \

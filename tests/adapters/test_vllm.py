@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
+from schedcheck import catalogue
 from schedcheck.adapters.vllm import vllm_target
 from schedcheck.adapters.vllm.compat import ENVIRONMENT, accepted, status_of, traits_of
 from schedcheck.adapters.vllm.compat import RELEASES as RELEASES_KNOWN
+from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.host.code import code_folder
 from schedcheck.host.environments import cache_folder, environment_for
 from schedcheck.host.releases import find_release
 from schedcheck.model.capability import Capability
 from schedcheck.sut import TargetError
+from schedcheck.tracefile import read
 
 PROBE = Path(__file__).with_name("probe_vllm.py")
 RELEASES = ("0.13.0", "0.14.0", "0.33.0")
@@ -244,7 +247,8 @@ def test_the_seed_path_by_release_and_dialect():
 def test_the_seed_fault_is_found_shrunk_and_replayed(schedcheck, tmp_path):
     for release in ("0.13.0", "0.14.0"):
         need(release)
-    ran = schedcheck("run", "vllm==0.13.0", "--invariants", "REQ-001", "--max-time", "10s")
+    asked = ("run", "vllm==0.13.0", "--invariants", "REQ-001", "--max-time", "10s")
+    ran = schedcheck(*asked, "--known", "none")
     assert 1 == ran.returncode, ran.stderr
     (trace,) = (tmp_path / ".schedcheck" / "traces").glob("REQ-001-*.trace.jsonl")
     header, *actions = trace.read_text().splitlines()
@@ -255,6 +259,21 @@ def test_the_seed_fault_is_found_shrunk_and_replayed(schedcheck, tmp_path):
     assert (1, "FAILED") == (again.returncode, again.stdout.split()[0])
     repaired = schedcheck("replay", trace, "--on", "vllm==0.14.0")
     assert (0, "FIXED") == (repaired.returncode, repaired.stdout.split()[0])
+
+    known = schedcheck(*asked)
+    assert (0, True) == (known.returncode, "KNOWN        REQ-001/new-after" in known.stdout)
+
+
+@pytest.mark.parametrize(
+    "issue", [one for one in known_issues() if one.trace], ids=lambda issue: issue.signature
+)
+def test_what_the_ledger_says_of_a_release_is_so(schedcheck, issue):
+    """The trace it names shows it there, where that release is prepared."""
+    path = catalogue.folder() / issue.trace
+    header = read(path).header
+    need(header.version)
+    told = schedcheck("replay", path)
+    assert (1, "FAILED") == (told.returncode, told.stdout.split()[0]), told.stderr
 
 
 @pytest.mark.parametrize(

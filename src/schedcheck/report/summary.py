@@ -137,7 +137,9 @@ def _end_entry(ended: Ended, missed: KnownResult) -> str:
     """Return what to do about an entry of the ledger that a long run did not show."""
     here = f"{ended.target}=={ended.version}" if ended.version else ended.target
     look = f"replay {missed.trace} --on {here}; if it is FIXED, " if missed.trace else ""
-    return f"{look}end its releases before {ended.version or 'this one'} in the known-issue ledger"
+    if not ended.version:
+        return f"{look}take it out of the known-issue ledger"
+    return f"{look}end its releases before {ended.version} in the known-issue ledger"
 
 
 def _by_reason(
