@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from attrs import evolve
 
+from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.cli.console import (
     NOT_SHOWN,
     OK,
@@ -127,7 +128,7 @@ class _Attempting:
         try:
             target, place = place_of(self.trace, on, None, in_process=False)
             self.ticker.tell(f"replaying on {on}")
-            told = replay_in(self.trace, self.name, target, place)
+            told = replay_in(self.trace, self.name, target, place, known=known_issues())
         except TargetError as error:
             told = Fault(message=str(error))
         self.ticker.clear()
