@@ -22,6 +22,7 @@ from schedcheck.cli.console import (
     put_bytes,
     say,
 )
+from schedcheck.cli.pieces import again, pieces, takes_pieces
 from schedcheck.engine.events import (
     Ended,
     Failure,
@@ -38,6 +39,7 @@ from schedcheck.host import wire
 from schedcheck.host.supervisor import perform, place_for
 from schedcheck.invariants.registry import select
 from schedcheck.model.config import Dialect
+from schedcheck.model.options import Options
 from schedcheck.model.verdict import Verdict
 from schedcheck.report.text import command, failure_lines, story_lines, summary_lines
 from schedcheck.report.words import clean
@@ -61,6 +63,7 @@ _LINES_AT_ONCE = 12
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON Lines instead of text.")
 @click.option("--in-process", is_flag=True, help="Run the target in this process.")
 @click.option("--python", type=click.Path(path_type=Path), help="Run it under this interpreter.")
+@takes_pieces
 def run(
     target: str,
     profile: str,
@@ -72,6 +75,8 @@ def run(
     as_json: bool,  # noqa: FBT001
     in_process: bool,  # noqa: FBT001
     python: Path | None,
+    scheduler: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Search TARGET for violations.
 
@@ -79,6 +84,7 @@ def run(
     in an environment of its own) or package.module:Adapter.
     """
     ticker = Ticker()
+    options = pieces(scheduler=scheduler, config=config)
     try:
         get_profile(profile)
     except ValueError as error:
@@ -96,9 +102,17 @@ def run(
         seed=seed,
         seconds_max=max_time,
         dialect=dialect or "",
+        options=options,
     )
     adapter = target if ":" in target else ""
-    listener = _Listener(ticker=ticker, strict=strict, as_json=as_json, adapter=adapter)
+    listener = _Listener(
+        ticker=ticker,
+        strict=strict,
+        as_json=as_json,
+        adapter=adapter,
+        options=options,
+        more=again(options, python),
+    )
     try:
         perform(job, listener.hear, place=place)
     finally:
@@ -115,6 +129,9 @@ class _Listener:
     as_json: bool
     adapter: str
     """The adapter that a replay has to be given, empty for a target known by name."""
+    options: Options
+    more: tuple[str, ...]
+    """What else a replay has to be given."""
     code: int = field(init=False, default=OK)
     keeper: Keeper = field(init=False, factory=Keeper)
     pending: dict[str, Failure] = field(init=False, factory=dict)
@@ -168,13 +185,13 @@ class _Listener:
         if path and path not in self.paths:
             self.paths.append(path)
         if not self.as_json:
-            for line in failure_lines(failure, path=path, paint=painter()):
+            for line in failure_lines(failure, path=path, more=self.more, paint=painter()):
                 put(line)
             put()
 
     def _ended(self, event: Ended) -> None:
         if not self.as_json:
-            name = f"{event.target} {event.version}".strip()
+            name = " ".join(filter(None, (event.target, event.version, *self.options.words)))
             for line in summary_lines(event, name=name, paint=painter()):
                 put(line)
         rate = event.actions / event.seconds if event.seconds else 0.0
@@ -198,7 +215,7 @@ class _Listener:
             self._tell(failure, self.keeper.path_of(failure))
         if not self.as_json:
             for number, path in enumerate(self.paths):
-                again = clean(command("replay", path, on=self.adapter))
-                put(f"{'replay' if number == 0 else '':<13}{again}")
+                typed = clean(command("replay", path, on=self.adapter, more=self.more))
+                put(f"{'replay' if number == 0 else '':<13}{typed}")
         if not self.keeper.could_write:
             self.code = USAGE

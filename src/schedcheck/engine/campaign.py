@@ -46,6 +46,7 @@ from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.model.trace import AnyEvent, Crashed, Header, StepRecord, Trace
 from schedcheck.model.verdict import Finding, Signature, Verdict
 from schedcheck.sut import Refused, Target
@@ -78,6 +79,8 @@ class Campaign:
     target: Target
     target_text: str
     """As typed, for the trace header."""
+    options: Options = NO_OPTIONS
+    """What the target was made with, for the same."""
     profile: Profile
     invariants: Sequence[Invariant]
     seed: int
@@ -140,6 +143,7 @@ class Campaign:
         header = Header(
             target=self.target_text,
             version=self.target.version,
+            options=self.options,
             config=load.config,
             capabilities=self.target.capabilities,
             seed=f"{self.seed}/{number}",

@@ -207,6 +207,8 @@ class Failure:
     """``profile quick · seed 1 · trace 3``; empty for a replay."""
     trace: str
     """The trace file's content, to be written where it belongs."""
+    options: tuple[str, ...] = ()
+    """What the target was made with, as the words of a command line."""
     story: tuple[StoryLine, ...]
     config: str
     """The configuration's fields that differ from the defaults, in words."""

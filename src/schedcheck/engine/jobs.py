@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from attrs import frozen
 
 from schedcheck.engine.events import JobEvent
+from schedcheck.model.options import NO_OPTIONS, Options
 
 Emit = Callable[[JobEvent], None]
 """Takes what a job says, in the order in which it says it."""
@@ -28,6 +29,8 @@ class RunJob:
     """Wall time after which no further trace is begun; None: the profile's traces alone decide."""
     dialect: str = ""
     """``v1`` or ``v2``; empty: each trace draws one that the target speaks."""
+    options: Options = NO_OPTIONS
+    """What the target is made with."""
 
 
 @frozen(kw_only=True)
@@ -42,6 +45,7 @@ class ReplayJob:
     """What to call it in messages."""
     with_moments: bool = False
     """Whether to tell everything that was to be seen, so that it can be compared."""
+    options: Options = NO_OPTIONS
 
 
 @frozen(kw_only=True)
@@ -53,6 +57,7 @@ class ShrinkJob:
     trace: str
     name: str
     seconds_max: float | None = None
+    options: Options = NO_OPTIONS
 
 
 Job = RunJob | ReplayJob | ShrinkJob

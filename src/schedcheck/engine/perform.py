@@ -29,7 +29,7 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                 _run(job, emit, blackbox)
             case ReplayJob():
                 trace = decode(job.trace.encode(), name=job.name)
-                target = resolve(job.target)
+                target = resolve(job.target, job.options)
                 told = replay(
                     target, job.target, trace, blackbox=blackbox, with_moments=job.with_moments
                 )
@@ -52,7 +52,7 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
 
 def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
     profile, invariants = get_profile(job.profile), select(job.invariants)
-    target = resolve(job.target)
+    target = resolve(job.target, job.options)
     dialect = Dialect(job.dialect) if job.dialect else None
     if dialect is not None and dialect not in target.dialects:
         spoken = ", ".join(target.dialects)
@@ -60,6 +60,7 @@ def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
     Campaign(
         target=target,
         target_text=job.target,
+        options=job.options,
         profile=profile,
         invariants=invariants,
         seed=job.seed,
@@ -72,7 +73,7 @@ def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
 
 def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:
     trace = decode(job.trace.encode(), name=job.name)
-    target = resolve(job.target)
+    target = resolve(job.target, job.options)
     expect = trace.header.expect
     if expect is None:
         raise TargetError(f"{job.name} is not expected to violate anything, so it cannot be shrunk")

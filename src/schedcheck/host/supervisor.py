@@ -185,7 +185,8 @@ class _Watch:
 
     def _lost_again(self, trace: Trace, wanted: Signature) -> Trace | None:
         """Replay a trace in a fresh worker; return what it was lost in, if in the wanted way."""
-        job = ReplayJob(target=self.job.target, trace=encode(trace).decode(), name="candidate")
+        text, options = encode(trace).decode(), self.job.options
+        job = ReplayJob(target=self.job.target, trace=text, name="candidate", options=options)
         again = self._worker(job).run(lambda _event: None)
         lost_in = _trace_in(again) if again is not None else None
         if again is None or lost_in is None:

@@ -6,14 +6,15 @@
 
 from __future__ import annotations
 
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.sut import Target, TargetError
 
 
-def vllm_target() -> Target:
+def vllm_target(options: Options = NO_OPTIONS) -> Target:
     """Return the target for the vLLM that this interpreter has.
 
-    Raises TargetError, in one line, if there is none, it does not import, or its release is not
-    supported.
+    Raises TargetError, in one line, if there is none, it does not import, its release is not
+    supported, or it cannot be made with the options.
     """
     from schedcheck.adapters.vllm.compat import prepare_import, traits_of  # noqa: PLC0415
 
@@ -30,12 +31,12 @@ def vllm_target() -> Target:
     version = str(getattr(vllm, "__version__", "of no version"))
     traits = traits_of(version)
     try:
-        from schedcheck.adapters.vllm.target import VllmTarget  # noqa: PLC0415
+        from schedcheck.adapters.vllm.target import make_target  # noqa: PLC0415
     except TargetError:
         raise
     except Exception as error:
         raise TargetError(_does_not_import(f"vllm {version}", error)) from error
-    return VllmTarget(traits)
+    return make_target(options, traits)
 
 
 def _does_not_import(what: str, error: Exception) -> str:

@@ -35,7 +35,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from schedcheck.adapters.vllm import connector
 from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted, place_of
+from schedcheck.adapters.vllm.pieces import Pieces, Values, said
 from schedcheck.model.config import Dialect, SchedulerConfig
+from schedcheck.model.options import written
+from schedcheck.sut import TargetError
 
 CONFIG_FIELDS_SET: Final = (
     "model_config.max_model_len",
@@ -82,13 +85,41 @@ class _Grammars(StructuredOutputManager):  # type: ignore[misc]
         return None
 
 
-def make_scheduler(config: SchedulerConfig) -> Any:
-    """Return a fresh Scheduler. Takes well under a millisecond after the first one."""
+def check_options(pieces: Pieces) -> None:
+    """Have vLLM itself check what the user gave. Raises TargetError."""
+    try:
+        _base_config(pieces.scheduler_config, pieces.cache_config)
+    except Exception as error:
+        given = [*pieces.scheduler_config, *pieces.cache_config]
+        if not given:
+            raise
+        typed = " ".join(f"--config {key}={written(value)}" for key, value in given)
+        raise TargetError(f"vllm refuses {typed}: {said(error)}") from error
+
+
+def make_scheduler(config: SchedulerConfig, pieces: Pieces) -> Any:
+    """Return a fresh Scheduler. Takes well under a millisecond after the first one.
+
+    Raises TargetError if a user's own cannot be made.
+    """
     os.environ[DIALECT_VARIABLE] = "1" if config.dialect is Dialect.V2 else "0"
     connector.register()
-    vllm_config = _vllm_config(config)
-    blocks = config.blocks_total + 1  # the first is the null block
+    vllm_config = _vllm_config(config, pieces)
     kind = place_of("AsyncScheduler") if config.async_scheduling else Scheduler
+    if pieces.scheduler is None:
+        return _made(kind, config, vllm_config)
+    try:
+        return _made(pieces.scheduler, config, vllm_config)
+    except TargetError:
+        raise
+    except Exception as error:  # a stranger's constructor may raise anything
+        raise TargetError(
+            f"--scheduler {pieces.typed.scheduler} cannot be made: {said(error)}"
+        ) from error
+
+
+def _made(kind: Any, config: SchedulerConfig, vllm_config: Any) -> Any:
+    blocks = config.blocks_total + 1  # the first is the null block
     return kind(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(
@@ -116,9 +147,12 @@ def _attention(config: SchedulerConfig) -> Any:
     )
 
 
-def _vllm_config(config: SchedulerConfig) -> Any:
-    """Return a shallow copy of the one base configuration, with CONFIG_FIELDS_SET set."""
-    made = copy.copy(_base_config())
+def _vllm_config(config: SchedulerConfig, pieces: Pieces) -> Any:
+    """Return a shallow copy of the one base configuration, with CONFIG_FIELDS_SET set.
+
+    What the user gave is in the base; of these fields it stays as it was given.
+    """
+    made = copy.copy(_base_config(pieces.scheduler_config, pieces.cache_config))
     for part in ("model_config", "scheduler_config", "cache_config", "parallel_config"):
         object.__setattr__(made, part, copy.copy(getattr(made, part)))
     _set(made.model_config, max_model_len=config.max_model_len)
@@ -126,7 +160,7 @@ def _vllm_config(config: SchedulerConfig) -> Any:
         made.scheduler_config,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_scheduled_tokens=None,
+        max_num_scheduled_tokens=dict(pieces.scheduler_config).get("max_num_scheduled_tokens"),
         enable_chunked_prefill=config.chunked_prefill,
         policy=config.policy.value,
         async_scheduling=config.async_scheduling,
@@ -154,7 +188,7 @@ def _speculative_config(drafts: int) -> Any:
     """Return a configuration with this many drafts, from n-grams: it needs no draft model."""
     if not drafts:
         return None
-    base = _base_config()
+    base = _base_config((), ())
     return SpeculativeConfig(
         **accepted(
             SpeculativeConfig,
@@ -179,7 +213,7 @@ def _transfer_config(failure_policy: str) -> Any:
 
 
 @cache
-def _base_config() -> Any:
+def _base_config(scheduler_options: Values, cache_options: Values) -> Any:
     """Return the one VllmConfig that goes through vLLM's own checks, with ordinary sizes."""
     folder = _model_folder()
     return VllmConfig(
@@ -201,9 +235,10 @@ def _base_config() -> Any:
                 enable_chunked_prefill=True,
                 is_encoder_decoder=False,
                 async_scheduling=False,
-            )
+            ),
+            **dict(scheduler_options),
         ),
-        cache_config=CacheConfig(block_size=16, enable_prefix_caching=True),
+        cache_config=CacheConfig(block_size=16, enable_prefix_caching=True, **dict(cache_options)),
         device_config=DeviceConfig(device="cpu"),
     )
 

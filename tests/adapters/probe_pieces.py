@@ -1,0 +1,118 @@
+"""What test_vllm_pieces.py asks of the vLLM adapter about a user's own pieces.
+
+Answers with one JSON object on standard output and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from random import Random
+from typing import Any
+
+from attrs import evolve
+
+from schedcheck.adapters.vllm import vllm_target
+from schedcheck.engine.executor import Executor
+from schedcheck.engine.profiles import draw_load, get_profile
+from schedcheck.judge import Judge
+from schedcheck.model.actions import Action, Add, Drain, Schedule, Step
+from schedcheck.model.capability import Capability
+from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.options import options_of
+from schedcheck.model.request import RequestSpec
+from schedcheck.model.trace import Completed, Crashed, Scheduled
+from schedcheck.sut import TargetError
+
+TINY = SchedulerConfig(
+    blocks_total=8, block_size=1, max_num_batched_tokens=8, max_num_seqs=2, max_model_len=16
+)
+
+
+def target(*config: str, **more: str) -> Any:
+    return vllm_target(options_of(config=config, **more))
+
+
+def refusal(*config: str, **more: str) -> str:
+    """What is said of options that cannot be had; empty if they can."""
+    try:
+        made = target(*config, **more)
+        made.open(made.honours(TINY))
+    except TargetError as error:
+        return str(error)
+    return ""
+
+
+def play(made: Any, *actions: Action) -> list[Any]:
+    config = made.honours(TINY)
+    events: list[Any] = []
+    executor = Executor(made.open(config), Judge(config, made.capabilities, ()), events.append)
+    for action in actions:
+        executor.apply(action)
+    return events
+
+
+def request(prompt: int, **more: Any) -> Add:
+    return Add("r0", RequestSpec(prompt=(("own", prompt),), **more))
+
+
+def counts(*config: str) -> list[int]:
+    """How many tokens of two prompts the first step computes."""
+    other = Add("r1", RequestSpec(prompt=(("own", 3),)))
+    events = play(target(*config), request(5), other, Schedule())
+    return [row.count for one in events if isinstance(one, Scheduled) for row in one.output.rows]
+
+
+def pins(*config: str) -> list[list[Any]]:
+    """What is drawn for the traces of a run: every different value of what was pinned."""
+    made, rng = target(*config), Random(1)
+    drawn = [draw_load(made, get_profile("quick"), rng).config for _ in range(60)]
+    assert all(made.honours(one) == one for one in drawn)
+    for one in drawn[:10]:
+        made.open(one).close()
+    fields = ("max_num_batched_tokens", "max_num_seqs", "policy", "blocks_total")
+    return [sorted({getattr(one, field) for one in drawn}) for field in fields]
+
+
+def life(scheduler: str) -> dict[str, Any]:
+    """How a request fares with a user's scheduler."""
+    made = target(scheduler=f"user_pieces:{scheduler}")
+    events = play(made, request(5, max_tokens=3), Step(), Drain(steps_max=20))
+    finished = [event.output.finished for event in events if isinstance(event, Completed)]
+    return {
+        "class": type(made.open(made.honours(TINY)).scheduler).__name__,
+        "ahead": made.honours(evolve(TINY, async_scheduling=True)).async_scheduling,
+        "claims": Capability.ASYNC_SCHEDULING in made.capabilities,
+        "finished": [reason for one in finished for reason in one.values()],
+        "crashes": [one.message for one in events if isinstance(one, Crashed)],
+    }
+
+
+json.dump(
+    {
+        "version": target().version,
+        "refusals": {
+            "no module": refusal(scheduler="no_such.module:X"),
+            "no class": refusal(scheduler="user_pieces:Sane"),
+            "no scheduler": refusal(scheduler="user_pieces:Stranger"),
+            "cannot be made": refusal(scheduler="user_pieces:CannotBeMade"),
+            "not ahead": refusal("async_scheduling=true", scheduler="user_pieces:Same"),
+            "unknown": refusal("max_num_seq=3"),
+            "wrong type": refusal("long_prefill_token_threshold=few"),
+            "wrong kind": refusal("max_num_seqs=few"),
+            "too small": refusal("max_num_seqs=0"),
+            "no policy": refusal("policy=lifo"),
+            "another way": refusal("scheduler_cls=a.b"),
+            "no room": refusal("max_num_batched_tokens=2", "max_num_seqs=3"),
+        },
+        "counts": [counts(), counts("long_prefill_token_threshold=2")],
+        "pins": pins(
+            *("max_num_batched_tokens=3", "policy=priority"),
+            *("enable_chunked_prefill=false", "num_gpu_blocks_override=5"),
+        ),
+        "Same": life("Same"),
+        "Ahead": life("Ahead"),
+        "Chokes": life("Chokes"),
+    },
+    sys.stdout,
+)

@@ -1,0 +1,128 @@
+"""A user's own scheduler, and options, behind vLLM: where a release is prepared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schedcheck.host.code import code_folder
+from schedcheck.host.environments import cache_folder, environment_for
+from schedcheck.host.releases import find_release
+
+PROBE = Path(__file__).with_name("probe_pieces.py")
+PIECES = Path(__file__).with_name("user_pieces.py")
+RELEASES = ("0.13.0", "0.14.0", "0.33.0")
+
+
+def need(release: str) -> Path:
+    """Return the interpreter of a prepared release, or skip the test."""
+    environment = environment_for(find_release(f"vllm=={release}"))
+    if not environment.is_ready():
+        pytest.skip(f"vllm=={release} is not prepared; schedcheck env vllm=={release} does it")
+    return environment.python
+
+
+@cache
+def probe(release: str) -> dict[str, Any]:
+    """Return what the adapter answered on a release: one process, asked once."""
+    ran = subprocess.run(
+        [need(release), PROBE],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(Path.home()),
+            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": str(code_folder(cache_folder())),
+        },
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert ("", 0) == (ran.stderr, ran.returncode), "nothing but the answer is said"
+    answer = json.loads(ran.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+@pytest.fixture(params=RELEASES)
+def asked(request) -> dict[str, Any]:
+    """What the adapter answered, for each release that is prepared."""
+    need(request.param)
+    return probe(request.param)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("no module", "--scheduler no_such.module:X: there is no module no_such, neither in"),
+        ("no class", "the module user_pieces has no Sane; did you mean user_pieces:Same?"),
+        ("no scheduler", "is no subclass of vllm.v1.core.sched.scheduler.Scheduler"),
+        ("cannot be made", "user_pieces:CannotBeMade cannot be made: RuntimeError: no way"),
+        ("not ahead", "user_pieces:Same is no subclass of AsyncScheduler"),
+        ("unknown", "the nearest are max_num_seqs, "),
+        ("wrong type", "wants int for it"),
+        ("wrong kind", "--config max_num_seqs=few is no integer"),
+        ("too small", "--config max_num_seqs=0 is too small"),
+        ("no policy", "--config policy=lifo is no policy; there are fcfs, priority"),
+        ("another way", "--config scheduler_cls=a.b: --scheduler chooses it"),
+        ("no room", "has no room for a token of each request (max_num_seqs=3)"),
+    ],
+)
+def test_what_cannot_be_had_is_said_in_one_line(asked, what, said):
+    assert said in asked["refusals"][what]
+    assert 1 == len(asked["refusals"][what].splitlines())
+
+
+def test_an_option_reaches_the_engine(asked):
+    assert [[5, 3], [2, 2]] == asked["counts"]
+
+
+def test_what_is_pinned_is_the_same_in_every_trace_and_the_rest_makes_room(asked):
+    budgets, seqs, policies, blocks = asked["pins"]
+    assert ([3], ["priority"], [4]) == (budgets, policies, blocks)
+    assert max(seqs) <= 3
+
+
+@pytest.mark.parametrize(("scheduler", "is_ahead"), [("Same", False), ("Ahead", True)])
+def test_a_users_scheduler_is_driven_in_the_engines_place(asked, scheduler, is_ahead):
+    expected = {
+        "class": scheduler,
+        "ahead": is_ahead,
+        "claims": is_ahead,
+        "finished": ["LENGTH"],
+        "crashes": [],
+    }
+    assert expected == asked[scheduler]
+
+
+def test_what_it_raises_is_a_finding(asked):
+    assert ["too much"] == asked["Chokes"]["crashes"]
+
+
+def test_a_trace_of_a_users_scheduler_is_replayed_with_it_and_never_unasked(schedcheck, tmp_path):
+    need("0.33.0")
+    (tmp_path / "user_pieces.py").write_text(PIECES.read_text() + "open('ran', 'a').close()\n")
+    pieces = ("--scheduler", "user_pieces:Chokes", "--config", "max_num_seqs=1")
+    ran = schedcheck(
+        *("run", "vllm==0.33.0", *pieces, "--invariants", "ENG-001", "--max-time", "5s")
+    )
+    assert 1 == ran.returncode, ran.stderr
+    assert "ValueError: too much" in ran.stdout
+    (trace,) = (tmp_path / ".schedcheck" / "traces").glob("ENG-001-*.trace.jsonl")
+    name = trace.relative_to(tmp_path)
+    assert f"schedcheck replay {name} {' '.join(pieces)}" in ran.stdout
+    (tmp_path / "ran").unlink()
+
+    unasked = schedcheck("replay", trace)
+    assert 2 == unasked.returncode
+    assert f"say {' '.join(pieces)}" in unasked.stderr
+    assert not (tmp_path / "ran").exists()
+    again = schedcheck("replay", trace, *pieces)
+    assert (1, "FAILED") == (again.returncode, again.stdout.split()[0])
+    assert (tmp_path / "ran").exists()
