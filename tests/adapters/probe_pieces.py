@@ -15,8 +15,9 @@ from attrs import evolve
 from schedcheck.adapters.vllm import vllm_target
 from schedcheck.engine.executor import Executor
 from schedcheck.engine.profiles import draw_load, get_profile
+from schedcheck.invariants.registry import select
 from schedcheck.judge import Judge
-from schedcheck.model.actions import Action, Add, Drain, Schedule, Step
+from schedcheck.model.actions import Abort, Action, Add, Drain, Schedule, Step
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import SchedulerConfig
 from schedcheck.model.options import options_of
@@ -88,6 +89,71 @@ def life(scheduler: str) -> dict[str, Any]:
     }
 
 
+def shared(number: int, prompt: int, **more: Any) -> Add:
+    return Add(f"r{number}", RequestSpec(prompt=(("s0", prompt),), **more))
+
+
+JUDGED = select("*,!PRG-002")
+"""Some releases sleep while a send is open."""
+STORED = (shared(0, 5, send_kv=True), Drain(steps_max=20))
+"""A request whose tokens the store keeps, and sends."""
+
+
+def connector(name: str, *actions: Action, **extra: object) -> dict[str, Any]:
+    """What a user's connector does to a trace: loads, sends, and what is wrong."""
+    config = (f"kv_connector_extra_config.{key}={value}" for key, value in extra.items())
+    made = target(*config, connector=f"user_pieces:{name}")
+    config = made.honours(TINY)
+    sut, findings, events = made.open(config), [], []
+    executor = Executor(sut, Judge(config, made.capabilities, JUDGED), events.append)
+    for action in actions:
+        findings += executor.apply(action).findings
+        if findings:
+            break
+    outputs = [event.output for event in events if isinstance(event, Scheduled)]
+    done = [event.output for event in events if isinstance(event, Completed)]
+    return {
+        "loads": [
+            [one.name, one.start, one.count, one.is_async] for out in outputs for one in out.loads
+        ],
+        "sends": [name for out in done for name in out.sends],
+        "told": [sorted(one) for one in sut.scheduler.connector.told if one],
+        "finished": sorted(name for out in done for name in out.finished),
+        "findings": [[str(one.signature), one.mismatch.found] for one in findings],
+    }
+
+
+def claims() -> list[list[str]]:
+    """What is claimed with a user's connector only, and without it only."""
+    mine, plain = target(connector="user_pieces:Store").capabilities, target().capabilities
+    return [sorted(mine - plain), sorted(plain - mine)]
+
+
+AGAIN = (shared(1, 6), Step(), Drain(steps_max=20))
+LOADED = (*STORED, *AGAIN)
+CONNECTORS = {
+    "a load": connector("Store", *LOADED),
+    "a load within the step": connector(
+        "Store", *STORED, shared(1, 6, load_async=False), Drain(steps_max=20)
+    ),
+    "too few held": connector("Store", *LOADED, least=7),
+    "undecided": connector("Undecided", *AGAIN),
+    "raises": connector("Raises", *AGAIN),
+    "no pair": connector("OneNumber", *AGAIN),
+    "negative": connector("Answers", *AGAIN, count=-3),
+    "beyond the prompt": connector("Answers", *AGAIN, count=7, is_async="true"),
+    "wrong type": connector("Answers", *AGAIN, count=1.5),
+    "no bool": connector("Answers", *AGAIN, is_async=2),
+    "async without tokens": connector("Answers", *AGAIN, is_async="true"),
+    "nothing left": connector("Answers", *AGAIN, count=6),
+    "no metadata": connector("NoMetadata", *AGAIN),
+    "no end": connector("EndsWithout", *AGAIN),
+    "loading and sending": connector(
+        "Store", *STORED, shared(1, 6, send_kv=True), Step(), Abort("r1")
+    ),
+    "strangers": connector("FinishesStrangers", *LOADED),
+}
+
 json.dump(
     {
         "version": target().version,
@@ -101,10 +167,16 @@ json.dump(
             "wrong type": refusal("long_prefill_token_threshold=few"),
             "wrong kind": refusal("max_num_seqs=few"),
             "too small": refusal("max_num_seqs=0"),
+            "no connector": refusal(connector="user_pieces:Stranger"),
+            "incomplete": refusal(connector="user_pieces:Incomplete"),
+            "unmakeable": refusal(connector="user_pieces:Unmakeable"),
+            "not its option": refusal("kv_connector_extra_config.least=7"),
             "no policy": refusal("policy=lifo"),
             "another way": refusal("scheduler_cls=a.b"),
             "no room": refusal("max_num_batched_tokens=2", "max_num_seqs=3"),
         },
+        "connectors": CONNECTORS,
+        "claims": claims(),
         "counts": [counts(), counts("long_prefill_token_threshold=2")],
         "pins": pins(
             *("max_num_batched_tokens=3", "policy=priority"),

@@ -27,6 +27,7 @@ RELEASES = ("0.13.0", "0.14.0", "0.33.0")
 NOT_OFFERED = {
     Capability.FORCE_PREEMPT_ONE,
     Capability.EXCLUSIVE_BLOCKS,
+    Capability.OWN_STORE,
     # The reference has media; the adapter does not translate them yet.
     Capability.ENCODER_INPUTS,
     Capability.ORDERED_ADMISSION,

@@ -69,6 +69,10 @@ def asked(request) -> dict[str, Any]:
         ("wrong type", "wants int for it"),
         ("wrong kind", "--config max_num_seqs=few is no integer"),
         ("too small", "--config max_num_seqs=0 is too small"),
+        ("no connector", "kv_connector.v1.base.KVConnectorBase_V1"),
+        ("incomplete", "user_pieces:Incomplete lacks build_connector_meta, "),
+        ("unmakeable", "user_pieces:Unmakeable cannot be made: ConnectionError: no store at"),
+        ("not its option", "--config kv_connector_extra_config.least=7 is for a --connector"),
         ("no policy", "--config policy=lifo is no policy; there are fcfs, priority"),
         ("another way", "--config scheduler_cls=a.b: --scheduler chooses it"),
         ("no room", "has no room for a token of each request (max_num_seqs=3)"),
@@ -103,6 +107,101 @@ def test_a_users_scheduler_is_driven_in_the_engines_place(asked, scheduler, is_a
 
 def test_what_it_raises_is_a_finding(asked):
     assert ["too much"] == asked["Chokes"]["crashes"]
+
+
+# A connector.
+
+
+def test_what_a_users_store_holds_is_not_what_requests_say(asked):
+    assert [["OWN_STORE"], ["UNDECIDED_LOOKUPS"]] == asked["claims"]
+
+
+def test_a_users_connector_loads_and_sends_and_is_told_of_the_ends(asked):
+    expected = {
+        "loads": [["r1", 0, 5, True]],
+        "sends": ["r0"],
+        "told": [["r0"], ["r1"]],
+        "finished": ["r0", "r1"],
+        "findings": [],
+    }
+    assert expected == asked["connectors"]["a load"]
+    within = {**expected, "loads": [["r1", 0, 5, False]], "told": [["r0"]]}
+    assert within == asked["connectors"]["a load within the step"]
+
+
+def test_an_option_reaches_the_connector(asked):
+    assert [] == asked["connectors"]["too few held"]["loads"]
+
+
+def test_a_lookup_that_takes_its_time_is_no_fault(asked):
+    assert {"finished": ["r1"], "findings": []} == {
+        key: asked["connectors"]["undecided"][key] for key in ("finished", "findings")
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "signature", "said"),
+    [
+        (
+            "raises",
+            "ENG-001/KeyError-in-get_num_new_matched_tokens",
+            "the connector, not the engine, raises KeyError: 'r1'",
+        ),
+        (
+            "no pair",
+            "ENG-003/connector-no-pair",
+            "the connector's get_num_new_matched_tokens answers 0, not (int | None, bool)",
+        ),
+        ("negative", "ENG-003/connector-negative", "answers -3 tokens for r1: it must be 0 or"),
+        ("beyond the prompt", "ENG-003/connector-beyond-the-prompt", "answers 7 tokens for r1"),
+        ("wrong type", "ENG-003/connector-wrong-types", "answers (1.5, False) for r1"),
+        ("no bool", "ENG-003/connector-wrong-types", "answers (0, 2) for r1"),
+        (
+            "async without tokens",
+            "ENG-003/connector-async-without-tokens",
+            "answers (0, True) for r1: without tokens the second must be False",
+        ),
+        ("nothing left", "ENG-003/connector-nothing-left-to-compute", "answers all 6 tokens"),
+        (
+            "no metadata",
+            "ENG-003/connector-no-metadata",
+            "the connector's build_connector_meta answers None, not a KVConnectorMetadata",
+        ),
+        (
+            "no end",
+            "ENG-003/connector-no-pair",
+            "the connector's request_finished answers None, not (bool, dict | None)",
+        ),
+        (
+            "strangers",
+            "ENG-003/connector-unknown-request",
+            "the connector's update_connector_output puts 'nobody' into finished_recving",
+        ),
+        (
+            "loading and sending",
+            "ENG-003/connector-sends-while-loading",
+            "the connector's request_finished keeps the blocks of r1 for a send while its load",
+        ),
+    ],
+)
+def test_the_clause_that_a_connector_breaks_is_named_with_its_method(asked, what, signature, said):
+    ((found, told),) = asked["connectors"][what]["findings"]
+    assert signature == found
+    assert told.startswith("the connector")
+    assert said in told
+
+
+def test_a_connector_of_vllms_own_is_driven_like_any_other(schedcheck, tmp_path):
+    """It keeps its tokens in files, and loads within the step."""
+    need("0.33.0")
+    module = "vllm.distributed.kv_transfer.kv_connector.v1.example_connector"
+    ran = schedcheck(
+        *("run", "vllm==0.33.0", "--connector", f"{module}:ExampleConnector"),
+        *("--config", f"kv_connector_extra_config.shared_storage_path={tmp_path / 'kv'}"),
+        *("--invariants", "ENG-*,REQ-001", "--max-time", "4s"),
+    )
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+    assert ran.stdout.startswith("vllm 0.33.0 --connector vllm.distributed.")
 
 
 def test_a_trace_of_a_users_scheduler_is_replayed_with_it_and_never_unasked(schedcheck, tmp_path):

@@ -34,6 +34,9 @@ def takes_pieces(command: F) -> F:
             help="An option of the engine; may be given several times.",
         ),
         click.option(
+            "--connector", metavar=_CLASS, help="Your KV connector, behind vLLM's scheduler."
+        ),
+        click.option(
             "--scheduler", metavar=_CLASS, help="Your subclass of vLLM's Scheduler, in its place."
         ),
     ):

@@ -76,6 +76,7 @@ def run(
     in_process: bool,  # noqa: FBT001
     python: Path | None,
     scheduler: str | None,
+    connector: str | None,
     config: tuple[str, ...],
 ) -> None:
     """Search TARGET for violations.
@@ -84,7 +85,7 @@ def run(
     in an environment of its own) or package.module:Adapter.
     """
     ticker = Ticker()
-    options = pieces(scheduler=scheduler, config=config)
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
     try:
         get_profile(profile)
     except ValueError as error:

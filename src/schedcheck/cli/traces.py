@@ -141,6 +141,7 @@ def replay(
     python: Path | None,
     in_process: bool,  # noqa: FBT001  click passes options by name
     scheduler: str | None,
+    connector: str | None,
     config: tuple[str, ...],
 ) -> None:
     """Replay TRACES: FAILED, OTHER, FIXED, HOLDS, DRIFTED or ERROR, one line each.
@@ -150,7 +151,7 @@ def replay(
     """
     codes: list[int] = []
     first: tuple[str, Replayed] | None = None
-    options = pieces(scheduler=scheduler, config=config)
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
     for path in traces:
         try:
             trace = made_with(load(path), options, on=on)
@@ -200,6 +201,7 @@ def shrink(
     budget: float,
     output: Path | None,
     scheduler: str | None,
+    connector: str | None,
     config: tuple[str, ...],
 ) -> None:
     """Make a failing TRACE as small as possible without losing its signature.
@@ -207,7 +209,7 @@ def shrink(
     Every smaller trace is written at once, so that an interrupted or exhausted shrink goes on from
     where it was when it is started again on the output.
     """
-    options = pieces(scheduler=scheduler, config=config)
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
     loaded = made_with(load(trace), options, on=on)
     target, place = place_of(loaded, on, python, in_process=in_process)
     job = ShrinkJob(
@@ -279,6 +281,7 @@ def show(
     python: Path | None,
     in_process: bool,  # noqa: FBT001  click passes options by name
     scheduler: str | None,
+    connector: str | None,
     config: tuple[str, ...],
 ) -> None:
     """Show what happens in TRACE, action by action: queues and counts where they change.
@@ -286,7 +289,7 @@ def show(
     The trace is replayed on its own target. Where that is not at hand, its actions alone are shown;
     nothing is installed for the sake of showing.
     """
-    loaded, options = load(trace), pieces(scheduler=scheduler, config=config)
+    loaded, options = load(trace), pieces(scheduler=scheduler, connector=connector, config=config)
     actions = len(loaded.actions)
     if at is not None and not 1 <= at <= actions:
         raise click.UsageError(f"--at {at}: {trace} has actions 1 to {actions}")

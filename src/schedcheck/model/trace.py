@@ -157,6 +157,9 @@ class Crashed(Event):
     function: str
     """Innermost function of the engine that the traceback names."""
     traceback: str = ""
+    piece: str = ""
+    """The user's own piece that raised, ``connector``, ``function`` being its method; empty: the
+    engine did."""
 
 
 @frozen(kw_only=True)
@@ -175,6 +178,10 @@ class Malformed(Event):
 
     call: str
     problem: str
+    piece: str = ""
+    """The user's own piece that broke its contract; empty: it was the engine, or its adapter."""
+    clause: str = ""
+    """Which clause of it, in a word or two with dashes."""
 
 
 @frozen(kw_only=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import vllm
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
@@ -33,9 +34,9 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
-from schedcheck.adapters.vllm import connector
-from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted, place_of
-from schedcheck.adapters.vllm.pieces import Pieces, Values, said
+from schedcheck.adapters.vllm import connector, watch
+from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted, place_of, traits_of
+from schedcheck.adapters.vllm.pieces import AS_IT_IS, Pieces, Values, said
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.options import written
 from schedcheck.sut import TargetError
@@ -48,6 +49,7 @@ CONFIG_FIELDS_SET: Final = (
     "scheduler_config.enable_chunked_prefill",
     "scheduler_config.policy",
     "scheduler_config.async_scheduling",
+    "scheduler_config.disable_hybrid_kv_cache_manager",
     "cache_config.block_size",
     "cache_config.enable_prefix_caching",
     "cache_config.num_gpu_blocks",
@@ -103,19 +105,19 @@ def make_scheduler(config: SchedulerConfig, pieces: Pieces) -> Any:
     Raises TargetError if a user's own cannot be made.
     """
     os.environ[DIALECT_VARIABLE] = "1" if config.dialect is Dialect.V2 else "0"
-    connector.register()
+    if pieces.connector is None:
+        connector.register()
     vllm_config = _vllm_config(config, pieces)
     kind = place_of("AsyncScheduler") if config.async_scheduling else Scheduler
-    if pieces.scheduler is None:
+    if pieces == AS_IT_IS:
         return _made(kind, config, vllm_config)
     try:
-        return _made(pieces.scheduler, config, vllm_config)
+        return _made(pieces.scheduler or kind, config, vllm_config)
     except TargetError:
         raise
     except Exception as error:  # a stranger's constructor may raise anything
-        raise TargetError(
-            f"--scheduler {pieces.typed.scheduler} cannot be made: {said(error)}"
-        ) from error
+        typed = " ".join(pieces.typed.words)
+        raise TargetError(f"vllm cannot be made with {typed}: {said(error)}") from error
 
 
 def _made(kind: Any, config: SchedulerConfig, vllm_config: Any) -> Any:
@@ -165,6 +167,9 @@ def _vllm_config(config: SchedulerConfig, pieces: Pieces) -> Any:
         policy=config.policy.value,
         async_scheduling=config.async_scheduling,
     )
+    if pieces.connector is not None and not watch.supports_all_groups(pieces.connector):
+        # As vLLM itself decides for such a connector; else it refuses to make it.
+        _set(made.scheduler_config, disable_hybrid_kv_cache_manager=True)
     _set(
         made.cache_config,
         block_size=config.block_size,
@@ -176,7 +181,7 @@ def _vllm_config(config: SchedulerConfig, pieces: Pieces) -> Any:
     _set(made.parallel_config, pipeline_parallel_size=stages)
     _set(
         made,
-        kv_transfer_config=_transfer_config(config.load_failure_policy.value),
+        kv_transfer_config=_transfer_config(config.load_failure_policy.value, pieces),
         speculative_config=_speculative_config(config.num_speculative_tokens),
         lora_config=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
     )
@@ -203,9 +208,15 @@ def _speculative_config(drafts: int) -> Any:
 
 
 @cache
-def _transfer_config(failure_policy: str) -> Any:
+def _transfer_config(failure_policy: str, pieces: Pieces) -> Any:
+    where: dict[str, Any] = {"kv_connector": connector.NAME}
+    if pieces.connector is not None:
+        can_wait = traits_of(vllm.__version__).waits_for_lookups
+        name = watch.watched(pieces.connector, typed=pieces.typed.connector, can_wait=can_wait)
+        where = {"kv_connector": name, "kv_connector_module_path": watch.MODULE}
+        where["kv_connector_extra_config"] = dict(pieces.connector_config)
     return KVTransferConfig(
-        kv_connector=connector.NAME,
+        **where,
         kv_role="kv_both",
         engine_id="schedcheck",
         **accepted(KVTransferConfig, kv_load_failure_policy=failure_policy),

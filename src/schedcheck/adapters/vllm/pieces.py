@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from attrs import evolve, frozen
 from vllm.config import CacheConfig
 from vllm.config import SchedulerConfig as VllmSchedulerConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from schedcheck.adapters.vllm.compat import Traits, place_of
@@ -39,6 +40,9 @@ PINNED: Final[Mapping[str, str]] = {
 }
 """vLLM's names of what a trace draws, and ours. Its number of blocks counts the null block."""
 
+FOR_CONNECTOR: Final = "kv_connector_extra_config."
+"""What an option begins with that is handed to the user's connector."""
+
 _NOT_GIVEN: Final[Mapping[str, str]] = {
     "scheduler_cls": "--scheduler chooses it",
     "num_gpu_blocks": "num_gpu_blocks_override says it",
@@ -53,6 +57,10 @@ class Pieces:
 
     scheduler: Any = None
     """The user's subclass of Scheduler, or None."""
+    connector: Any = None
+    """The user's subclass of KVConnectorBase_V1, or None."""
+    connector_config: Values = ()
+    """Its ``kv_connector_extra_config``."""
     pinned: tuple[tuple[str, Any], ...] = ()
     """Fields of our SchedulerConfig that are the same in every trace."""
     scheduler_config: Values = ()
@@ -97,13 +105,22 @@ def pieces_of(options: Options, traits: Traits) -> Pieces:
     """Return what was asked for. Raises TargetError, in one line, for what is not to be had."""
     made = Pieces(
         scheduler=class_in("--scheduler", options.scheduler, Scheduler),
+        connector=class_in("--connector", options.connector, KVConnectorBase_V1),
+        connector_config=tuple(
+            (key.removeprefix(FOR_CONNECTOR), value)
+            for key, value in options.config
+            if key.startswith(FOR_CONNECTOR)
+        ),
         pinned=tuple(_pinned(key, value) for key, value in options.config if key in PINNED),
         scheduler_config=_taken_by(VllmSchedulerConfig, options),
         cache_config=_taken_by(CacheConfig, options),
         typed=options,
     )
     for key, value in options.config:
-        if key not in PINNED:
+        if key.startswith(FOR_CONNECTOR):
+            if made.connector is None:
+                raise TargetError(f"--config {key}={written(value)} is for a --connector")
+        elif key not in PINNED:
             _check(key, value, traits)
     _check_pins(made, traits)
     return made

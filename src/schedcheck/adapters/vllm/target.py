@@ -80,7 +80,12 @@ class VllmTarget:
         able = _EVERYWHERE | {
             capability for trait, capability in _BY_TRAIT.items() if getattr(self.traits, trait)
         }
-        return able - ({Capability.ASYNC_SCHEDULING} if self.pieces.is_ahead is False else set())
+        if self.pieces.is_ahead is False:
+            able -= {Capability.ASYNC_SCHEDULING}
+        if self.pieces.connector is not None:
+            # It decides by itself what it holds, and when it knows.
+            able = (able | {Capability.OWN_STORE}) - {Capability.UNDECIDED_LOOKUPS}
+        return able
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
