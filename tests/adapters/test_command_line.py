@@ -64,6 +64,12 @@ def test_json_is_one_event_a_line(schedcheck):
         (("run", "--dialect", "v9"), "v9"),
         (("run", "--max-time", "soon"), "'soon' is no duration"),
         (("run", "--python", "/no/such/python", "vllm"), "no such file"),
+        (("run", "--python", sys.prefix, "vllm"), f"not an interpreter; it has {sys.prefix}"),
+        (("run", "--python", __file__, "vllm"), "it cannot be executed (chmod +x?)"),
+        (("run", "--config", "x", "vllm"), "--config 'x' is not of the form key=value"),
+        (("run", "--scheduler", "x", "vllm"), "is not of the form package.module:Class"),
+        (("run", "--connector", "x:Y"), "reference takes no --connector: that is for the target"),
+        (("run", "--connector", "x:Y", "m:A"), "the adapter m:A takes no --connector"),
         (("replay", "no-such-file"), "cannot read"),
         (("explain", "REQ-999"), "no invariant 'REQ-999'"),
         (("env", "vllm"), "names no release"),
@@ -76,6 +82,25 @@ def test_bad_input_gets_one_clear_line(schedcheck, arguments, said):
     assert said in ran.stderr
     assert 1 == len(ran.stderr.strip().splitlines()), ran.stderr
     assert "Traceback" not in ran.stderr + ran.stdout
+
+
+def test_a_registry_that_cannot_be_reached_is_one_clear_line(schedcheck, tmp_path):
+    ran = schedcheck(
+        *("run", "vllm==0.13.0"),
+        SCHEDCHECK_CACHE=str(tmp_path / "cache"),
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_INDEX_URL="http://127.0.0.1:9/simple",
+        PIP_EXTRA_INDEX_URL="",
+        PIP_FIND_LINKS="",
+        PIP_RETRIES="1",
+    )
+    assert (2, "") == (ran.returncode, ran.stdout)
+    preparing, problem = ran.stderr.splitlines()
+    assert preparing.startswith("preparing vllm-gen4: torch and ")
+    assert (
+        "cannot prepare vllm==0.13.0: no package registry could be reached (127.0.0.1)" in problem
+    )
+    assert not list((tmp_path / "cache").glob("base-*")), "nothing half-made is left"
 
 
 GOOD = '{"format":"1.0","target":"reference"}\n{"do":"step"}\n'

@@ -106,6 +106,13 @@ class TestRefusals:
         monkeypatch.delitem(sys.modules, "vllm", raising=False)
         assert "vllm does not import: RuntimeError: no such operator" == self.refusal()
 
+    def test_a_dependency_that_is_missing_is_named(self, monkeypatch, tmp_path):
+        (tmp_path / "vllm.py").write_text("import no_such_dependency\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "vllm", raising=False)
+        said = f"it needs the module no_such_dependency, which {sys.executable} lacks"
+        assert said in self.refusal()
+
 
 class TestTable:
     """What differs between releases."""

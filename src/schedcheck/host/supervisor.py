@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -85,9 +86,27 @@ def place_for(
         return target, InProcess()  # it does not exist, which is quickest said here
     if python is None:
         return target, Interpreter(Path(sys.executable))
+    return target, Interpreter(_interpreter(python), needs_code=True)
+
+
+def _interpreter(typed: Path) -> Path:
+    """Return the interpreter that a user named, links kept: an environment is told by its own.
+
+    Raises TargetError for what cannot be started.
+    """
+    try:
+        python = typed.expanduser().absolute()
+    except RuntimeError as error:
+        raise TargetError(f"--python {typed}: {error}") from error
+    if python.is_dir():
+        inside = python / "bin" / "python"
+        hint = f"; it has {inside}" if inside.is_file() else ""
+        raise TargetError(f"--python {typed}: it is a folder, not an interpreter{hint}")
     if not python.is_file():
-        raise TargetError(f"--python {python}: no such file")
-    return target, Interpreter(python, needs_code=True)
+        raise TargetError(f"--python {typed}: no such file")
+    if not os.access(python, os.X_OK):
+        raise TargetError(f"--python {typed}: it cannot be executed (chmod +x?)")
+    return python
 
 
 def perform(job: Job, emit: Emit, *, place: Place, hang_seconds: float = 10.0) -> None:

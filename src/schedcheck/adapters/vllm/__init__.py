@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.sut import Target, TargetError
 
@@ -40,4 +42,9 @@ def vllm_target(options: Options = NO_OPTIONS) -> Target:
 
 
 def _does_not_import(what: str, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return (
+            f"{what} does not import: it needs the module {error.name}, which {sys.executable} "
+            f"lacks (schedcheck env says which releases are prepared with all they need)"
+        )
     return f"{what} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
