@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from random import Random
 from typing import Any
 
 from attrs import evolve
 
-from schedcheck.adapters.vllm import vllm_target
+from schedcheck.adapters.vllm import vllm_surface, vllm_target
 from schedcheck.engine.executor import Executor
 from schedcheck.engine.profiles import draw_load, get_profile
 from schedcheck.invariants.registry import select
@@ -129,6 +130,25 @@ def claims() -> list[list[str]]:
     return [sorted(mine - plain), sorted(plain - mine)]
 
 
+def surface() -> list[list[str]]:
+    """What the doctor says of what the adapter relies on, and of a checkout that lost some of it.
+
+    The scheduler itself is left as it is: only the names by which it is looked up are changed.
+    """
+    plain = [[one.what, one.state] for one in vllm_surface()]
+    vllm = import_module("vllm")
+    real, module = vllm.__version__, import_module("vllm.v1.core.sched.output")
+    whole = module.NewRequestData
+    try:
+        vllm.__version__ = "99.0.dev1+g0123abc"
+        as_last = refusal()
+        module.NewRequestData = type("NewRequestData", (), {"__dataclass_fields__": ("req_id",)})
+        lost = [[one.what, one.state, one.detail] for one in vllm_surface() if one.fix]
+        return [plain, lost, [as_last, refusal()]]
+    finally:
+        vllm.__version__, module.NewRequestData = real, whole
+
+
 AGAIN = (shared(1, 6), Step(), Drain(steps_max=20))
 LOADED = (*STORED, *AGAIN)
 CONNECTORS = {
@@ -176,6 +196,7 @@ json.dump(
             "no room": refusal("max_num_batched_tokens=2", "max_num_seqs=3"),
         },
         "connectors": CONNECTORS,
+        "surface": surface(),
         "claims": claims(),
         "counts": [counts(), counts("long_prefill_token_threshold=2")],
         "pins": pins(

@@ -84,6 +84,28 @@ def test_bad_input_gets_one_clear_line(schedcheck, arguments, said):
     assert "Traceback" not in ran.stderr + ran.stdout
 
 
+def test_the_doctor_says_one_line_a_check(schedcheck, tmp_path):
+    ran = schedcheck("doctor")
+    assert (0, "") == (ran.returncode, ran.stderr)
+    *checks, last = ran.stdout.splitlines()
+    assert {"ok"} == {line.split()[0] for line in checks}
+    assert f"reference · {len(checks)} ok" == last
+    (tmp_path / "odd.py").write_text(
+        "from schedcheck.reference.target import ReferenceTarget, CAPABILITIES\n"
+        "from schedcheck.model.capability import Capability\n"
+        "def adapter():\n"
+        "    claims = CAPABILITIES - {Capability.SHOWS_QUEUES}\n"
+        "    return ReferenceTarget('odd', capabilities=claims)\n"
+    )
+    odd = schedcheck("doctor", "odd:adapter")
+    assert 1 == odd.returncode, odd.stderr
+    assert "changed  capability SHOWS_QUEUES: not claimed, yet seen" in odd.stdout
+    assert "         fix: claim it" in odd.stdout
+    none = schedcheck("doctor", "no_such_module:Adapter")
+    assert (2, "") == (none.returncode, none.stdout)
+    assert 1 == len(none.stderr.splitlines())
+
+
 def test_a_registry_that_cannot_be_reached_is_one_clear_line(schedcheck, tmp_path):
     ran = schedcheck(
         *("run", "vllm==0.13.0"),

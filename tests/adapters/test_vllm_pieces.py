@@ -63,7 +63,10 @@ def asked(request) -> dict[str, Any]:
         ("no module", "--scheduler no_such.module:X: there is no module no_such, neither in"),
         ("no class", "the module user_pieces has no Sane; did you mean user_pieces:Same?"),
         ("no scheduler", "is no subclass of vllm.v1.core.sched.scheduler.Scheduler"),
-        ("cannot be made", "user_pieces:CannotBeMade cannot be made: RuntimeError: no way"),
+        (
+            "cannot be made",
+            "vllm cannot be made with --scheduler user_pieces:CannotBeMade: RuntimeError: no way",
+        ),
         ("not ahead", "user_pieces:Same is no subclass of AsyncScheduler"),
         ("unknown", "the nearest are max_num_seqs, "),
         ("wrong type", "wants int for it"),
@@ -107,6 +110,28 @@ def test_a_users_scheduler_is_driven_in_the_engines_place(asked, scheduler, is_a
 
 def test_what_it_raises_is_a_finding(asked):
     assert ["too much"] == asked["Chokes"]["crashes"]
+
+
+# What the adapter relies on.
+
+
+def test_a_verified_release_has_all_that_the_adapter_relies_on(asked):
+    parts = ("functions", "fields", "enumerations", "a scheduler")
+    assert [[f"surface: {part}", "ok"] for part in parts] == asked["surface"][0]
+
+
+def test_a_checkout_that_lost_something_is_refused_and_what_is_said(asked):
+    _, lost, (_, refused) = asked["surface"]
+    gone = "NewRequestData has no prompt_token_ids, block_ids, num_computed_tokens, "
+    assert ["surface: NewRequestData", "missing", f"{gone}prefill_token_ids"] in lost
+    assert gone in refused
+    assert "(schedcheck doctor vllm says it one by one)" in refused
+
+
+def test_a_checkout_newer_than_what_was_verified_runs_if_nothing_was_lost(asked):
+    """Here the last release, or an older one, calls itself newer than all."""
+    refused = asked["surface"][2][0]
+    assert ("" if asked["version"] == "0.33.0" else "vllm 99.0.dev1") == refused[:14]
 
 
 # A connector.

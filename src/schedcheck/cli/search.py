@@ -15,6 +15,7 @@ from schedcheck.cli.console import (
     Keeper,
     Seconds,
     Ticker,
+    complain,
     fault_code,
     painter,
     preparing,
@@ -32,6 +33,7 @@ from schedcheck.engine.events import (
     Progress,
     Shrunk,
     Smaller,
+    Started,
 )
 from schedcheck.engine.jobs import RunJob
 from schedcheck.engine.profiles import get_profile
@@ -153,6 +155,8 @@ class _Listener:
             shown = evolve(event, seconds=0.0) if isinstance(event, Ended) else event
             put_bytes(wire.encode(shown))
         match event:
+            case Started(note=note) if note:
+                complain(note)
             case Shrunk(failure=failure):
                 self._shrunk(failure)
             case Ended():

@@ -111,6 +111,7 @@ class Campaign:
                 seed=self.seed,
                 traces_max=self.profile.traces,
                 invariants=len(self.invariants),
+                note=str(getattr(self.target, "note", "")),
             )
         )
         stopped = ""

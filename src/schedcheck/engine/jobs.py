@@ -60,6 +60,15 @@ class ShrinkJob:
     options: Options = NO_OPTIONS
 
 
-Job = RunJob | ReplayJob | ShrinkJob
+@frozen(kw_only=True)
+class DoctorJob:
+    """Examine a target."""
 
-JOBS: Final[tuple[type[Job], ...]] = (RunJob, ReplayJob, ShrinkJob)
+    word: ClassVar[str] = "doctor"
+    target: str
+    options: Options = NO_OPTIONS
+
+
+Job = RunJob | ReplayJob | ShrinkJob | DoctorJob
+
+JOBS: Final[tuple[type[Job], ...]] = (RunJob, ReplayJob, ShrinkJob, DoctorJob)

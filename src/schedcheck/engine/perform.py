@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from schedcheck.engine.campaign import Campaign, Start, shrink_and_report
-from schedcheck.engine.events import Fault
+from schedcheck.engine.doctor import Examination
+from schedcheck.engine.events import Checked, Examined, Fault
 from schedcheck.engine.executor import BlackBox, function_of_target, said_by, traceback_of
-from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
+from schedcheck.engine.jobs import DoctorJob, Emit, Job, ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.replay import replay
 from schedcheck.engine.shrink import Budget
-from schedcheck.engine.targets import resolve
+from schedcheck.engine.targets import resolve, surface_of
 from schedcheck.invariants.registry import every_invariant, select
 from schedcheck.model.config import Dialect
 from schedcheck.sut import TargetError
@@ -36,6 +37,8 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                 emit(told)
             case ShrinkJob():
                 _shrink(job, emit, blackbox)
+            case DoctorJob():
+                _examine(job, emit, blackbox)
     except TargetError as error:
         emit(Fault(message=str(error)))
     except Exception as error:
@@ -69,6 +72,18 @@ def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
         dialect=dialect,
         blackbox=blackbox,
     ).run()
+
+
+def _examine(job: DoctorJob, emit: Emit, blackbox: BlackBox | None) -> None:
+    for check in surface_of(job.target):
+        emit(Checked(check=check))
+    target = resolve(job.target, job.options)
+    examination = Examination(
+        target=target, target_text=job.target, options=job.options, blackbox=blackbox
+    )
+    for check in examination.checks():
+        emit(Checked(check=check))
+    emit(Examined(target=job.target, version=target.version))
 
 
 def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:

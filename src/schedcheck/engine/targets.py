@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Final
 
+from schedcheck.model.check import Check
 from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.sut import Target, TargetError
 
@@ -37,6 +38,18 @@ ENGINES: Final[dict[str, tuple[Callable[[str, Options], Target], str]]] = {
     "vllm": (_vllm, "vLLM's V1 scheduler on a CPU, no model; vllm==RELEASE prepares its own"),
 }
 """Targets known by name: how to make one, and what to say about it."""
+
+
+def surface_of(text: str) -> Iterable[Check]:
+    """Return what is to be said of the parts of an engine that its adapter relies on.
+
+    Nothing for a target that has no engine of its own behind it. Raises TargetError.
+    """
+    if text != "vllm":
+        return ()
+    from schedcheck.adapters.vllm import vllm_surface  # noqa: PLC0415  imports the engine
+
+    return vllm_surface()
 
 
 def resolve(text: str, options: Options = NO_OPTIONS) -> Target:

@@ -22,6 +22,7 @@ from attrs import define, evolve, field, frozen
 
 from schedcheck.engine.events import (
     Ended,
+    Examined,
     Failure,
     Fault,
     Found,
@@ -35,7 +36,7 @@ from schedcheck.engine.events import (
     Smaller,
     Started,
 )
-from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
+from schedcheck.engine.jobs import DoctorJob, Emit, Job, ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.perform import perform as perform_here
 from schedcheck.engine.saving import save
 from schedcheck.engine.shrink import Budget, Reduction, reduce
@@ -152,7 +153,10 @@ class _Watch:
             self.emit(Fault(message=f"{target}: its worker ended without saying what came of it"))
             return
         trace = _trace_in(loss)
-        if trace is None:
+        if isinstance(self.job, DoctorJob):
+            message = f"{target}: {loss.words()} while it was examined; schedcheck run says where"
+            self.emit(Fault(message=message))
+        elif trace is None:
             words = loss.words_outside_a_trace(has_started=self.has_started)
             self.emit(Fault(message=f"{target}: {words}"))
         elif self._is_confirmed(loss, trace):
@@ -172,7 +176,7 @@ class _Watch:
                 self.signatures[failure.complaint.signature] = 1
             case Shrunk():
                 self.is_done = isinstance(self.job, ShrinkJob)
-            case Ended() | Replayed() | Fault():
+            case Ended() | Replayed() | Examined() | Fault():
                 self.is_done = True
             case _:
                 pass
@@ -198,7 +202,7 @@ class _Watch:
 
     def _expected(self) -> Expectation | None:
         """Return what the job's trace, if it has one, is expected to show."""
-        if isinstance(self.job, RunJob):
+        if isinstance(self.job, RunJob | DoctorJob):
             return None
         return decode(self.job.trace.encode(), name=self.job.name).header.expect
 

@@ -75,6 +75,16 @@ class VllmTarget:
         return self.traits.version
 
     @property
+    def note(self) -> str:
+        """What a person should know of this release; empty: nothing."""
+        if self.traits.is_verified:
+            return ""
+        return (
+            f"vllm {self.version} was not verified and is taken for {self.traits.like}: "
+            f"schedcheck doctor vllm says what differs"
+        )
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """What it can do and show; one request alone cannot be preempted by force."""
         able = _EVERYWHERE | {
