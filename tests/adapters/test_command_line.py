@@ -235,6 +235,25 @@ def test_a_trace_does_not_choose_what_code_runs(schedcheck, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("command", ["replay", "shrink", "bisect", "diff"])
+@pytest.mark.parametrize("piece", ["scheduler", "connector"])
+def test_a_trace_does_not_choose_what_stands_behind_an_engine(schedcheck, tmp_path, command, piece):
+    (tmp_path / "surprise.py").write_text("open('ran', 'w').close()\n")
+    path = tmp_path / "gift.trace.jsonl"
+    expect = '"expect":{"signature":"REQ-001/x","step":1}'
+    options = f'"options":{{"{piece}":"surprise:Piece"}}'
+    path.write_text(
+        f'{{"format":"1.0","target":"vllm","version":"0.33.0",{expect},{options}}}\n'
+        '{"do":"step"}\n'
+    )
+    more = ("--on", "vllm==0.33.0") if command == "diff" else ()
+    ran = schedcheck(command, path, *more)
+    assert 2 == ran.returncode
+    assert f"say --{piece} surprise:Piece" in ran.stderr
+    assert 1 == len(ran.stderr.splitlines())
+    assert not (tmp_path / "ran").exists()
+
+
 def test_an_entry_of_the_catalogue_is_found_and_written(schedcheck, tmp_path):
     """In a checkout of its own, from which the entry has been taken away."""
     source = Path(__file__).parents[2]

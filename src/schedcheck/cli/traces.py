@@ -39,6 +39,7 @@ from schedcheck.engine.story import words_for, words_for_config
 from schedcheck.host.environments import environment_for
 from schedcheck.host.releases import RELEASES
 from schedcheck.host.supervisor import Place, perform, place_for
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.model.trace import Header, Trace
 from schedcheck.report.text import (
     command,
@@ -108,9 +109,15 @@ def place_of(
 
 
 def replay_in(
-    trace: Trace, name: str, target: str, place: Place, *, with_moments: bool = False
+    trace: Trace,
+    name: str,
+    target: str,
+    place: Place,
+    *,
+    with_moments: bool = False,
+    options: Options = NO_OPTIONS,
 ) -> Replayed | Fault:
-    """Replay one trace, with the options that its header names. Raises TargetError.
+    """Replay one trace on a target made with the options that were typed. Raises TargetError.
 
     ``with_moments``: telling everything that was to be seen.
     """
@@ -120,7 +127,7 @@ def replay_in(
         trace=encode(trace).decode(),
         name=name,
         with_moments=with_moments,
-        options=trace.header.options,
+        options=options,
     )
     perform(job, heard.append, place=place)
     for event in heard:
@@ -156,7 +163,7 @@ def replay(
         try:
             trace = made_with(load(path), options, on=on)
             target, place = place_of(trace, on, python, in_process=in_process)
-            told = replay_in(trace, str(path), target, place)
+            told = replay_in(trace, str(path), target, place, options=options)
         except (TraceError, TargetError) as error:
             told = Fault(message=str(error))
         if isinstance(told, Fault):  # the others are replayed all the same
@@ -301,7 +308,7 @@ def show(
         _must_be_ready(target_of(loaded, on, python), on)
         target, place = place_of(loaded, on, python, in_process=in_process)
         told = [
-            replay_in(part, str(trace), target, place)
+            replay_in(part, str(trace), target, place, options=options)
             for part in _parts(loaded, range(at - 1, at + 1) if at else range(actions, actions + 1))
         ]
     except TargetError as error:
