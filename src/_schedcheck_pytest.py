@@ -348,8 +348,12 @@ def _target_of(trace: Trace, config: pytest.Config) -> Target:
     allowed: Sequence[str] = config.getini("schedcheck_adapters")
     if name not in ENGINES and not any(fnmatchcase(engine, pattern) for pattern in allowed):
         pytest.skip(f"a trace may not run {engine!r} unless schedcheck_adapters allows it")
+    options = trace.header.options
+    for one in options.imports:
+        if not any(fnmatchcase(one, pattern) for pattern in allowed):
+            pytest.skip(f"a trace may not run {one!r} unless schedcheck_adapters allows it")
     try:
-        target = resolve(engine)
+        target = resolve(engine, options)
     except TargetError as error:
         if name == REFERENCE or not isinstance(error.__cause__, ModuleNotFoundError):
             raise

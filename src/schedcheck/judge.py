@@ -30,6 +30,7 @@ from schedcheck.model.trace import (
     TransferEnded,
 )
 from schedcheck.model.verdict import Finding, Signature
+from schedcheck.oracles.answers import believe
 from schedcheck.oracles.ledger import Ledger
 from schedcheck.oracles.life import OpenLoad
 from schedcheck.oracles.shadow import ShadowMemory
@@ -143,6 +144,8 @@ class Judge:
     def _fold(self, event: AnyEvent) -> None:
         ledger = self.ledger
         ended = self._load_that_ends(event)
+        if Capability.OWN_STORE in self.capabilities:
+            believe(event, ledger)
         ledger.fold(event)
         if isinstance(event, Completed) and ledger.executed is not None:
             self.worker.execute(ledger.executed, event.result)

@@ -34,6 +34,27 @@ class TargetError(Exception):
     """A target cannot be loaded or opened; the message names it, the cause and the way out."""
 
 
+class PieceFault(Exception):
+    """A user's own piece behind an engine raised, or broke its contract; the engine did neither.
+
+    An adapter raises it out of the call in which that happened.
+    """
+
+    def __init__(
+        self,
+        *,
+        piece: str,
+        method: str,
+        clause: str = "",
+        problem: str = "",
+        error: Exception | None = None,
+    ) -> None:
+        super().__init__(f"the {piece}'s {method} {problem or f'raises {error!r}'}")
+        self.piece, self.method, self.clause, self.problem = piece, method, clause, problem
+        self.error = error
+        """What it raised; None: it broke the clause, which ``problem`` says in words."""
+
+
 @frozen
 class Refused:
     """A target cannot honour a configuration, not even one close to it."""

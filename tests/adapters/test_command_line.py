@@ -64,6 +64,12 @@ def test_json_is_one_event_a_line(schedcheck):
         (("run", "--dialect", "v9"), "v9"),
         (("run", "--max-time", "soon"), "'soon' is no duration"),
         (("run", "--python", "/no/such/python", "vllm"), "no such file"),
+        (("run", "--python", sys.prefix, "vllm"), f"not an interpreter; it has {sys.prefix}"),
+        (("run", "--python", __file__, "vllm"), "it cannot be executed (chmod +x?)"),
+        (("run", "--config", "x", "vllm"), "--config 'x' is not of the form key=value"),
+        (("run", "--scheduler", "x", "vllm"), "is not of the form package.module:Class"),
+        (("run", "--connector", "x:Y"), "reference takes no --connector: that is for the target"),
+        (("run", "--connector", "x:Y", "m:A"), "the adapter m:A takes no --connector"),
         (("replay", "no-such-file"), "cannot read"),
         (("explain", "REQ-999"), "no invariant 'REQ-999'"),
         (("env", "vllm"), "names no release"),
@@ -77,6 +83,47 @@ def test_bad_input_gets_one_clear_line(schedcheck, arguments, said):
     assert said in ran.stderr
     assert 1 == len(ran.stderr.strip().splitlines()), ran.stderr
     assert "Traceback" not in ran.stderr + ran.stdout
+
+
+def test_the_doctor_says_one_line_a_check(schedcheck, tmp_path):
+    ran = schedcheck("doctor")
+    assert (0, "") == (ran.returncode, ran.stderr)
+    *checks, last = ran.stdout.splitlines()
+    assert {"ok"} == {line.split()[0] for line in checks}
+    assert f"reference · {len(checks)} ok" == last
+    (tmp_path / "odd.py").write_text(
+        "from schedcheck.reference.target import ReferenceTarget, CAPABILITIES\n"
+        "from schedcheck.model.capability import Capability\n"
+        "def adapter():\n"
+        "    claims = CAPABILITIES - {Capability.SHOWS_QUEUES}\n"
+        "    return ReferenceTarget('odd', capabilities=claims)\n"
+    )
+    odd = schedcheck("doctor", "odd:adapter")
+    assert 1 == odd.returncode, odd.stderr
+    assert "changed  capability SHOWS_QUEUES: not claimed, yet seen" in odd.stdout
+    assert "         fix: claim it" in odd.stdout
+    none = schedcheck("doctor", "no_such_module:Adapter")
+    assert (2, "") == (none.returncode, none.stdout)
+    assert 1 == len(none.stderr.splitlines())
+
+
+def test_a_registry_that_cannot_be_reached_is_one_clear_line(schedcheck, tmp_path):
+    ran = schedcheck(
+        *("run", "vllm==0.13.0"),
+        SCHEDCHECK_CACHE=str(tmp_path / "cache"),
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_INDEX_URL="http://127.0.0.1:9/simple",
+        PIP_EXTRA_INDEX_URL="",
+        PIP_FIND_LINKS="",
+        PIP_RETRIES="1",
+    )
+    assert (2, "") == (ran.returncode, ran.stdout)
+    preparing, problem = ran.stderr.splitlines()
+    assert preparing.startswith("preparing vllm-gen4: torch and ")
+    assert (
+        "cannot prepare vllm==0.13.0: no package registry could be reached (127.0.0.1)" in problem
+    )
+    assert not list((tmp_path / "cache").glob("base-*")), "nothing half-made is left"
 
 
 GOOD = '{"format":"1.0","target":"reference"}\n{"do":"step"}\n'
@@ -186,6 +233,25 @@ def test_a_trace_does_not_choose_what_code_runs(schedcheck, tmp_path):
         assert 2 == ran.returncode
         assert "say --on surprise:adapter" in ran.stderr
     schedcheck("show", path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("command", ["replay", "shrink", "bisect", "diff"])
+@pytest.mark.parametrize("piece", ["scheduler", "connector"])
+def test_a_trace_does_not_choose_what_stands_behind_an_engine(schedcheck, tmp_path, command, piece):
+    (tmp_path / "surprise.py").write_text("open('ran', 'w').close()\n")
+    path = tmp_path / "gift.trace.jsonl"
+    expect = '"expect":{"signature":"REQ-001/x","step":1}'
+    options = f'"options":{{"{piece}":"surprise:Piece"}}'
+    path.write_text(
+        f'{{"format":"1.0","target":"vllm","version":"0.33.0",{expect},{options}}}\n'
+        '{"do":"step"}\n'
+    )
+    more = ("--on", "vllm==0.33.0") if command == "diff" else ()
+    ran = schedcheck(command, path, *more)
+    assert 2 == ran.returncode
+    assert f"say --{piece} surprise:Piece" in ran.stderr
+    assert 1 == len(ran.stderr.splitlines())
     assert not (tmp_path / "ran").exists()
 
 

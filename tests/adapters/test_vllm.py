@@ -30,6 +30,7 @@ RELEASES = ("0.13.0", "0.14.0", "0.33.0")
 NOT_OFFERED = {
     Capability.FORCE_PREEMPT_ONE,
     Capability.EXCLUSIVE_BLOCKS,
+    Capability.OWN_STORE,
     # The reference has media; the adapter does not translate them yet.
     Capability.ENCODER_INPUTS,
     Capability.ORDERED_ADMISSION,
@@ -94,13 +95,21 @@ class TestRefusals:
         monkeypatch.setitem(sys.modules, "vllm", None)
         assert "vllm is not installed here; vllm==0.33.0 prepares" in self.refusal()
 
-    @pytest.mark.parametrize("version", ["0.9.1", "0.33.1", "0.33.0rc1", "0.33.0.dev3", "dev"])
-    def test_another_release(self, monkeypatch, version):
+    @pytest.mark.parametrize("version", ["0.9.1", "0.8.5.post1", "0.13.1.dev7", "0.32.1"])
+    def test_an_older_release_that_was_not_verified(self, monkeypatch, version):
         stand_in = ModuleType("vllm")
         stand_in.__version__ = version
         monkeypatch.setitem(sys.modules, "vllm", stand_in)
         assert self.refusal().startswith(f"vllm {version} is not among the releases")
-        assert self.refusal().endswith(": " + ", ".join(RELEASES_KNOWN))
+        assert ": " + ", ".join(RELEASES_KNOWN) in self.refusal()
+
+    def test_a_checkout_that_has_nothing_of_what_is_needed(self, monkeypatch):
+        stand_in = ModuleType("vllm")
+        stand_in.__version__ = "0.34.0.dev3"
+        monkeypatch.setitem(sys.modules, "vllm", stand_in)
+        said = "vllm 0.34.0.dev3 is not one that was verified, and differs from 0.33.0: vllm.v1."
+        assert self.refusal().startswith(said)
+        assert self.refusal().endswith("(schedcheck doctor vllm says it one by one)")
 
     def test_an_import_that_fails_whatever_it_raises(self, monkeypatch, tmp_path):
         (tmp_path / "vllm.py").write_text("raise RuntimeError('no\\n  such operator')\n")
@@ -108,12 +117,26 @@ class TestRefusals:
         monkeypatch.delitem(sys.modules, "vllm", raising=False)
         assert "vllm does not import: RuntimeError: no such operator" == self.refusal()
 
+    def test_a_dependency_that_is_missing_is_named(self, monkeypatch, tmp_path):
+        (tmp_path / "vllm.py").write_text("import no_such_dependency\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "vllm", raising=False)
+        said = f"it needs the module no_such_dependency, which {sys.executable} lacks"
+        assert said in self.refusal()
+
 
 class TestTable:
     """What differs between releases."""
 
     def test_a_local_build_of_a_release_is_that_release(self):
         assert "0.33.0" == traits_of("0.33.0+cpu").version
+
+    @pytest.mark.parametrize(
+        "version", ["0.33.1", "0.33.0rc1", "0.34.0.dev7+g0123abc", "1.0", "dev"]
+    )
+    def test_a_checkout_is_taken_for_the_last_release_and_keeps_its_version(self, version):
+        traits = traits_of(version)
+        assert (version, "0.33.0", False) == (traits.version, traits.like, traits.is_verified)
 
     def test_a_status_nobody_knows_is_said_before_a_trace_begins(self):
         with pytest.raises(TargetError, match="status WAITING_FOR_GODOT"):

@@ -33,14 +33,19 @@ from schedcheck.model.trace import (
 )
 from schedcheck.model.verdict import Finding
 
-EVERYTHING = frozenset(Capability)
+EVERYTHING = frozenset(Capability) - {Capability.OWN_STORE}
 
 
 class Bench:
     """A judge that is shown events one by one; keeps step ids and the last snapshot."""
 
     def __init__(
-        self, *, dialect: Dialect = Dialect.V1, block_size: int = 2, sliding_window: int = 0
+        self,
+        *,
+        dialect: Dialect = Dialect.V1,
+        block_size: int = 2,
+        sliding_window: int = 0,
+        own_store: bool = False,
     ) -> None:
         self.config = SchedulerConfig(
             blocks_total=8,
@@ -49,7 +54,9 @@ class Bench:
             dialect=dialect,
             sliding_window=sliding_window,
         )
-        self.judge = Judge(self.config, EVERYTHING)
+        self.judge = Judge(
+            self.config, EVERYTHING | {Capability.OWN_STORE} if own_store else EVERYTHING
+        )
         self.snapshot = Snapshot()
         self.has_work = True
         self.number = 0

@@ -41,7 +41,7 @@ from schedcheck.model.output import SchedulerOutput
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.trace import Crashed, Expectation, Header, Malformed, Trace
 from schedcheck.model.verdict import Signature, Verdict
-from schedcheck.sut import Refused, SystemUnderTest, TargetError
+from schedcheck.sut import PieceFault, Refused, SystemUnderTest, TargetError
 
 EVERYTHING = every_invariant()
 
@@ -195,6 +195,30 @@ def test_what_an_adapter_does_wrong_is_a_finding_and_not_an_error_of_ours(schedu
     )
     assert [signature] == [str(one.signature) for one in played.findings]
     assert isinstance(played.records[-1].events[-1], Crashed | Malformed)
+
+
+@pytest.mark.parametrize(
+    ("fault", "signature", "found"),
+    [
+        (
+            PieceFault(piece="connector", method="ask", error=KeyError("r0")),
+            "ENG-001/KeyError-in-ask",
+            "the connector, not the engine, raises KeyError: 'r0'",
+        ),
+        (
+            PieceFault(piece="connector", method="ask", clause="no-pair", problem="answers 3"),
+            "ENG-003/connector-no-pair",
+            "the connector's ask answers 3",
+        ),
+    ],
+)
+def test_what_a_users_piece_does_wrong_is_not_said_of_the_engine(fault, signature, found):
+    def schedule(_plain):
+        raise fault
+
+    played = play_actions(Fake(schedule), Header(target="fake"), (Step(),), EVERYTHING)
+    (finding,) = played.findings
+    assert (signature, found) == (str(finding.signature), finding.mismatch.found)
 
 
 def test_a_crash_message_is_one_printable_line():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -401,13 +402,34 @@ def test_removing_from_a_cache_that_is_not_there_is_no_error(cache):
 
 
 @pytest.mark.parametrize(
+    ("version", "near"),
+    [
+        ("0.12.9", "0.12.0"),
+        ("0.34.0", "0.33.0"),
+        ("0.34.0rc1", "0.33.0"),
+        ("1", "0.33.0"),
+        ("0.15.0", "0.14.0"),
+        ("0.1.0", "0.9.2"),
+    ],
+)
+def test_the_nearest_release_is_the_last_before_it_by_number(version, near):
+    with pytest.raises(TargetError, match=f"; the nearest is vllm=={re.escape(near)}; "):
+        find_release(f"vllm=={version}")
+
+
+def test_what_is_no_version_has_no_nearest():
+    with pytest.raises(TargetError, match=r"'new' of vllm cannot be prepared; there are 0\.9\.2"):
+        find_release("vllm==new")
+
+
+@pytest.mark.parametrize(
     ("requirement", "expected"),
     [
         (
             "vllm==0.13.1",
             (
-                f"release '0.13.1' of vllm cannot be prepared, only {VERSIONS}; the nearest is "
-                "vllm==0.13.0 (--python PATH audits whatever an interpreter of yours has)"
+                "release '0.13.1' of vllm cannot be prepared; the nearest is vllm==0.13.0; there "
+                f"are {VERSIONS} (--python PATH audits whatever an interpreter of yours has)"
             ),
         ),
         ("vlm==0.13.0", "no engine 'vlm' can be prepared, only vllm"),
@@ -459,6 +481,24 @@ PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
             "WARNING: Retrying (Retry(total=0)) after NewConnectionError('refused')\n"
             + MISSING.format("x==1"),
             "no package registry could be reached",
+        ),
+        (
+            "Looking in indexes: https://me:secret@a.example/simple, http://b.example:81/x\n"
+            "WARNING: Retrying (Retry(total=0)) after NewConnectionError('refused')\n"
+            + MISSING.format("x==1"),
+            "no package registry could be reached (a.example, b.example)",
+        ),
+        (
+            "Looking in indexes: https://a.example/simple\n" + MISSING.format("x==1"),
+            (
+                f"no registry that pip knows (a.example) has a wheel of x==1 for {PYTHON} on this "
+                "machine"
+            ),
+        ),
+        (
+            "WARNING: The repository located at b.example is not a trusted or secure host and "
+            "is being ignored.\n" + MISSING.format("x==1"),
+            "pip ignores the registry b.example: it is not https, nor trusted",
         ),
         (
             "ERROR: Could not install: [Errno 28] No space left on device\n\n",

@@ -122,3 +122,16 @@ def test_tokens_are_a_pure_function_of_the_prompt(bench):
     life = bench.ledger.lives["r0"]
     assert life.delivered == [life.token_at(2)]
     assert life.state_at(3) != life.state_at(2)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_load_from_a_users_store_is_what_the_request_had_asked_for(own):
+    """What our own store holds stands in the request, and a load beyond it is a violation."""
+    bench = Bench(own_store=own)
+    bench.add("r0", remote_tokens=0, send_kv=False)
+    bench.schedule(loads=(Load(name="r0", start=1, count=2, is_async=False),))
+    spec = bench.ledger.lives["r0"].spec
+    assert ((3, False) if own else (0, True)) == (spec.remote_tokens, spec.load_async)
+    bench.schedule(new("r0", 2))
+    bench.complete(sends=("r0",))
+    assert own == bench.ledger.lives["r0"].spec.send_kv

@@ -33,6 +33,7 @@ from schedcheck.model.actions import (
 )
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, LoadFailurePolicy, Policy, SchedulerConfig
+from schedcheck.model.options import Options
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.trace import Expectation, Header, Trace
 from schedcheck.model.verdict import Signature
@@ -200,6 +201,7 @@ OTHER_HEADER = {
     "schedcheck": "9.9",
     "expect": Expectation(signature=Signature("KV-002", "leak"), step=1),
     "witness": "REQ-001",
+    "options": Options(scheduler="a.b:C", connector="d:E", config=(("k", 1), ("l", "ü"))),
 }
 
 

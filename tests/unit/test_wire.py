@@ -8,8 +8,10 @@ import pytest
 
 from schedcheck.engine.events import (
     JOB_EVENTS,
+    Checked,
     Complaint,
     Ended,
+    Examined,
     Fact,
     Failure,
     Fault,
@@ -27,10 +29,12 @@ from schedcheck.engine.events import (
     Started,
     StoryLine,
 )
-from schedcheck.engine.jobs import JOBS, ReplayJob, RunJob, ShrinkJob
+from schedcheck.engine.jobs import JOBS, DoctorJob, ReplayJob, RunJob, ShrinkJob
 from schedcheck.host.process import Lines
 from schedcheck.host.wire import BEGINNING, WireError, decode_event, decode_job, encode
+from schedcheck.model.check import Check, State
 from schedcheck.model.known import KnownIssue
+from schedcheck.model.options import Options
 from schedcheck.model.verdict import Severity, Verdict
 from schedcheck.sut import TargetError
 from telling import STALL
@@ -58,6 +62,8 @@ ISSUE = KnownIssue(
     engine="t", first="0.9", signature="KV-001/a-kind", reason="r · s", link="unreported"
 )
 EVENTS = (
+    Checked(check=Check(what="w", state=State.MISSING, detail="d", fix="f")),
+    Examined(target="t", version="1"),
     Started(target="t", version="", profile="p", seed=1, traces_max=2, invariants=3),
     Progress(doing="searching", traces=1, actions=2),
     Found(failure=FAILURE),
@@ -104,6 +110,7 @@ JOB_EXAMPLES = (
     RunJob(target="t", seed=2**40, seconds_max=1.5, known=(ISSUE,)),
     ReplayJob(target="t", trace="{}\n", name="n", known=(ISSUE, ISSUE), with_moments=True),
     ShrinkJob(target="t", trace="{}\n", name="n"),
+    DoctorJob(target="t", options=Options(scheduler="a:B", config=(("k", 1.5), ("l", True)))),
 )
 
 

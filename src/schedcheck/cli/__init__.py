@@ -20,6 +20,7 @@ from schedcheck.cli.console import (
     say,
 )
 from schedcheck.cli.curate import catalogue
+from schedcheck.cli.doctor import doctor
 from schedcheck.cli.know import env, explain, list_
 from schedcheck.cli.search import run
 from schedcheck.cli.traces import replay, show, shrink
@@ -46,7 +47,7 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for command in (run, replay, shrink, show, bisect, diff, list_, explain, env, catalogue):
+for command in (run, replay, shrink, show, bisect, diff, list_, explain, doctor, env, catalogue):
     cli.add_command(command)
 
 

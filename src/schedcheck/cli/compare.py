@@ -19,6 +19,7 @@ from schedcheck.cli.console import (
     painter,
     put,
 )
+from schedcheck.cli.pieces import made_with, pieces, takes_pieces
 from schedcheck.cli.traces import load, place_of, replay_in, target_of
 from schedcheck.engine.bisect import Bisection, Tried
 from schedcheck.engine.compare import Side, compare
@@ -43,6 +44,7 @@ _trace_argument = click.Path(path_type=Path)
 @click.option("--to", "newest", help="No release newer than this.")
 @click.option("--prepared", is_flag=True, help="Only releases that are prepared already.")
 @click.option("--every", is_flag=True, help="Try every release: a fault may come and go.")
+@takes_pieces
 def bisect(
     trace: Path,
     target: str | None,
@@ -50,6 +52,9 @@ def bisect(
     newest: str | None,
     prepared: bool,  # noqa: FBT001  click passes options by name
     every: bool,  # noqa: FBT001
+    scheduler: str | None,
+    connector: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Find the first and the last release on which TRACE fails with its own signature.
 
@@ -58,7 +63,8 @@ def bisect(
     code 1 if the trace fails somewhere, 0 if nowhere, 3 if no release tells, 2 if none can be
     loaded or the input is wrong.
     """
-    loaded = load(trace)
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
+    loaded = made_with(load(trace), options, on=None)
     header = loaded.header
     if header.expect is None:
         raise TargetError(f"{trace} is not expected to violate anything: nothing to look for")
@@ -128,7 +134,14 @@ class _Attempting:
         try:
             target, place = place_of(self.trace, on, None, in_process=False)
             self.ticker.tell(f"replaying on {on}")
-            told = replay_in(self.trace, self.name, target, place, known=known_issues())
+            told = replay_in(
+                self.trace,
+                self.name,
+                target,
+                place,
+                known=known_issues(),
+                options=self.trace.header.options,
+            )
         except TargetError as error:
             told = Fault(message=str(error))
         self.ticker.clear()
@@ -149,12 +162,16 @@ class _Attempting:
     type=click.Path(path_type=Path),
     help="Run a target that names no release under this interpreter.",
 )
+@takes_pieces
 def diff(
     traces: tuple[Path, ...],
     targets: tuple[str, ...],
     blocks: bool,  # noqa: FBT001  click passes options by name
     ignore: tuple[str, ...],
     python: Path | None,
+    scheduler: str | None,
+    connector: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Replay one trace on two targets, or two traces, and show where they part.
 
@@ -162,8 +179,10 @@ def diff(
     TRACES are each replayed on their own target, or on those given. Exit code 0 if nothing differs,
     1 if they part, 3 if one drifted before, 2 if one cannot be replayed.
     """
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
     first, second = (
-        _played(trace, path, on, python) for trace, path, on in _asked(traces, targets)
+        _played(made_with(trace, options, on=None), path, on, python)
+        for trace, path, on in _asked(traces, targets)
     )
     first, second = _told_apart(first, second, traces)
     ignored = frozenset(ignore) | (frozenset() if blocks else BLOCK_TOPICS)
@@ -209,7 +228,9 @@ def _played(trace: Trace, path: Path, on: str | None, python: Path | None) -> Si
 
 def _replayed(trace: Trace, path: Path, target: str, place: Place) -> Replayed:
     """Replay a trace. Raises TargetError if it cannot be; a fault of ours ends the command."""
-    told = replay_in(trace, str(path), target, place, with_moments=True)
+    told = replay_in(
+        trace, str(path), target, place, with_moments=True, options=trace.header.options
+    )
     if isinstance(told, Fault) and told.is_ours:
         raise click.exceptions.Exit(fault_code(told))
     if isinstance(told, Fault):

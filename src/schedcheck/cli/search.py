@@ -16,6 +16,7 @@ from schedcheck.cli.console import (
     Keeper,
     Seconds,
     Ticker,
+    complain,
     fault_code,
     known_option,
     painter,
@@ -24,6 +25,7 @@ from schedcheck.cli.console import (
     put_bytes,
     say,
 )
+from schedcheck.cli.pieces import again, pieces, takes_pieces
 from schedcheck.engine.events import (
     Ended,
     Failure,
@@ -33,6 +35,7 @@ from schedcheck.engine.events import (
     Progress,
     Shrunk,
     Smaller,
+    Started,
 )
 from schedcheck.engine.jobs import RunJob
 from schedcheck.engine.profiles import get_profile
@@ -40,6 +43,7 @@ from schedcheck.host import wire
 from schedcheck.host.supervisor import perform, place_for
 from schedcheck.invariants.registry import select
 from schedcheck.model.config import Dialect
+from schedcheck.model.options import Options
 from schedcheck.model.verdict import Verdict
 from schedcheck.report.text import command, failure_lines, story_lines, summary_lines
 from schedcheck.report.words import clean
@@ -64,6 +68,7 @@ _LINES_AT_ONCE = 12
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON Lines instead of text.")
 @click.option("--in-process", is_flag=True, help="Run the target in this process.")
 @click.option("--python", type=click.Path(path_type=Path), help="Run it under this interpreter.")
+@takes_pieces
 def run(
     target: str,
     profile: str,
@@ -76,6 +81,9 @@ def run(
     as_json: bool,  # noqa: FBT001
     in_process: bool,  # noqa: FBT001
     python: Path | None,
+    scheduler: str | None,
+    connector: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Search TARGET for violations.
 
@@ -88,6 +96,7 @@ def run(
     at least 4,000 traces that does not show an entry says so.
     """
     ticker = Ticker()
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
     try:
         get_profile(profile)
     except ValueError as error:
@@ -107,9 +116,17 @@ def run(
         seconds_max=max_time,
         dialect=dialect or "",
         known=issues,
+        options=options,
     )
     adapter = target if ":" in target else ""
-    listener = _Listener(ticker=ticker, strict=strict, as_json=as_json, adapter=adapter)
+    listener = _Listener(
+        ticker=ticker,
+        strict=strict,
+        as_json=as_json,
+        adapter=adapter,
+        options=options,
+        more=again(options, python),
+    )
     try:
         perform(job, listener.hear, place=place)
     finally:
@@ -126,6 +143,9 @@ class _Listener:
     as_json: bool
     adapter: str
     """The adapter that a replay has to be given, empty for a target known by name."""
+    options: Options
+    more: tuple[str, ...]
+    """What else a replay has to be given."""
     code: int = field(init=False, default=OK)
     keeper: Keeper = field(init=False, factory=Keeper)
     pending: dict[str, Failure] = field(init=False, factory=dict)
@@ -146,6 +166,8 @@ class _Listener:
             shown = evolve(event, seconds=0.0) if isinstance(event, Ended) else event
             put_bytes(wire.encode(shown))
         match event:
+            case Started(note=note) if note:
+                complain(note)
             case Shrunk(failure=failure):
                 self._shrunk(failure)
             case Ended():
@@ -179,13 +201,13 @@ class _Listener:
         if path and path not in self.paths:
             self.paths.append(path)
         if not self.as_json:
-            for line in failure_lines(failure, path=path, paint=painter()):
+            for line in failure_lines(failure, path=path, more=self.more, paint=painter()):
                 put(line)
             put()
 
     def _ended(self, event: Ended) -> None:
         if not self.as_json:
-            name = f"{event.target} {event.version}".strip()
+            name = " ".join(filter(None, (event.target, event.version, *self.options.words)))
             for line in summary_lines(event, name=name, paint=painter()):
                 put(line)
         rate = event.actions / event.seconds if event.seconds else 0.0
@@ -209,7 +231,7 @@ class _Listener:
             self._tell(failure, self.keeper.path_of(failure))
         if not self.as_json:
             for number, path in enumerate(self.paths):
-                again = clean(command("replay", path, on=self.adapter))
-                put(f"{'replay' if number == 0 else '':<13}{again}")
+                typed = clean(command("replay", path, on=self.adapter, more=self.more))
+                put(f"{'replay' if number == 0 else '':<13}{typed}")
         if not self.keeper.could_write:
             self.code = USAGE

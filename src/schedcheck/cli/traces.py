@@ -25,6 +25,7 @@ from schedcheck.cli.console import (
     put,
     say,
 )
+from schedcheck.cli.pieces import again, made_with, pieces, takes_pieces
 from schedcheck.engine.events import (
     Fault,
     Found,
@@ -41,6 +42,7 @@ from schedcheck.host.environments import environment_for
 from schedcheck.host.releases import RELEASES
 from schedcheck.host.supervisor import Place, perform, place_for
 from schedcheck.model.known import KnownIssue
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.model.trace import Header, Trace
 from schedcheck.report.text import (
     command,
@@ -117,8 +119,12 @@ def replay_in(
     *,
     known: tuple[KnownIssue, ...] = (),
     with_moments: bool = False,
+    options: Options = NO_OPTIONS,
 ) -> Replayed | Fault:
-    """Replay one trace, telling everything that was to be seen if so asked. Raises TargetError."""
+    """Replay one trace on a target made with the options that were typed. Raises TargetError.
+
+    ``with_moments``: telling everything that was to be seen.
+    """
     heard: list[JobEvent] = []
     job = ReplayJob(
         target=target,
@@ -126,6 +132,7 @@ def replay_in(
         name=name,
         known=known,
         with_moments=with_moments,
+        options=options,
     )
     perform(job, heard.append, place=place)
     for event in heard:
@@ -140,12 +147,16 @@ def replay_in(
 @_python_option
 @_in_process_option
 @known_option
+@takes_pieces
 def replay(
     traces: tuple[Path, ...],
     on: str | None,
     python: Path | None,
     in_process: bool,  # noqa: FBT001  click passes options by name
     known: str | None,
+    scheduler: str | None,
+    connector: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Replay TRACES: FAILED, OTHER, FIXED, HOLDS, DRIFTED or ERROR, one line each.
 
@@ -156,11 +167,12 @@ def replay(
     issues = known_issues(known)
     codes: list[int] = []
     first: tuple[str, Replayed] | None = None
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
     for path in traces:
         try:
-            trace = load(path)
+            trace = made_with(load(path), options, on=on)
             target, place = place_of(trace, on, python, in_process=in_process)
-            told = replay_in(trace, str(path), target, place, known=issues)
+            told = replay_in(trace, str(path), target, place, known=issues, options=options)
         except (TraceError, TargetError) as error:
             told = Fault(message=str(error))
         if isinstance(told, Fault):  # the others are replayed all the same
@@ -172,16 +184,16 @@ def replay(
         if told.failure is not None and first is None:
             first = str(path), told
     if first is not None:
-        _tell(*first, on=on)
+        _tell(*first, on=on, more=again(options, python))
     raise click.exceptions.Exit(next(code for code in _WORST_FIRST if code in codes))
 
 
-def _tell(path: str, told: Replayed, *, on: str | None) -> None:
+def _tell(path: str, told: Replayed, *, on: str | None, more: tuple[str, ...]) -> None:
     """Tell what a trace violates, and on standard error what the engine said of it."""
     if told.failure is None:
         return
     put()
-    for line in failure_lines(told.failure, path=path, on=on or "", paint=painter()):
+    for line in failure_lines(told.failure, path=path, on=on or "", more=more, paint=painter()):
         put(line)
     if told.failure.traceback:
         say("\nwhat the engine said:")
@@ -197,6 +209,7 @@ def _tell(path: str, told: Replayed, *, on: str | None) -> None:
 @click.option("--budget", type=Seconds(), default="60s", show_default=True, help="At most so long.")
 @click.option("-o", "--output", type=_trace_argument, help="Default: the trace itself.")
 @known_option
+@takes_pieces
 def shrink(
     trace: Path,
     on: str | None,
@@ -205,13 +218,18 @@ def shrink(
     budget: float,
     output: Path | None,
     known: str | None,
+    scheduler: str | None,
+    connector: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Make a failing TRACE as small as possible without losing its signature.
 
     Every smaller trace is written at once, so that an interrupted or exhausted shrink goes on from
     where it was when it is started again on the output.
     """
-    loaded, issues = load(trace), known_issues(known)
+    issues = known_issues(known)
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
+    loaded = made_with(load(trace), options, on=on)
     target, place = place_of(loaded, on, python, in_process=in_process)
     job = ShrinkJob(
         target=target,
@@ -219,8 +237,10 @@ def shrink(
         name=str(trace),
         seconds_max=budget,
         known=issues,
+        options=options,
     )
-    shrinking = _Shrinking(destination=output or trace, on=on or "")
+    more = again(options, python)
+    shrinking = _Shrinking(destination=output or trace, on=on or "", more=more)
     perform(job, shrinking.hear, place=place)
     raise click.exceptions.Exit(shrinking.code)
 
@@ -231,6 +251,7 @@ class _Shrinking:
 
     destination: Path
     on: str
+    more: tuple[str, ...]
     ticker: Ticker = field(init=False, factory=Ticker)
     code: int = field(init=False, default=OK)
 
@@ -256,11 +277,14 @@ class _Shrinking:
     def _shrunk(self, event: Shrunk) -> None:
         path = str(self.destination)
         write_bytes(self.destination, event.failure.trace.encode())
-        for line in failure_lines(event.failure, path=path, on=self.on, paint=painter()):
+        for line in failure_lines(
+            event.failure, path=path, on=self.on, more=self.more, paint=painter()
+        ):
             put(line)
         say(f"{event.executions:,} candidates tried")
         if event.budget_spent:
-            say(f"the budget is spent: {command('shrink', path, on=self.on)} goes on from here")
+            typed = command("shrink", path, on=self.on, more=self.more)
+            say(f"the budget is spent: {typed} goes on from here")
 
 
 @click.command(short_help="Show what happens, action by action.")
@@ -269,12 +293,16 @@ class _Shrinking:
 @_on_option
 @_python_option
 @_in_process_option
+@takes_pieces
 def show(
     trace: Path,
     at: int | None,
     on: str | None,
     python: Path | None,
     in_process: bool,  # noqa: FBT001  click passes options by name
+    scheduler: str | None,
+    connector: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Show what happens in TRACE, action by action: queues and counts where they change.
 
@@ -282,6 +310,7 @@ def show(
     nothing is installed for the sake of showing.
     """
     loaded, issues = load(trace), known_issues()
+    options = pieces(scheduler=scheduler, connector=connector, config=config)
     actions = len(loaded.actions)
     if at is not None and not 1 <= at <= actions:
         raise click.UsageError(f"--at {at}: {trace} has actions 1 to {actions}")
@@ -289,10 +318,11 @@ def show(
         for line in fact_lines(facts):
             put(line)
     try:
+        loaded = made_with(loaded, options, on=on)
         _must_be_ready(target_of(loaded, on, python), on)
         target, place = place_of(loaded, on, python, in_process=in_process)
         told = [
-            replay_in(part, str(trace), target, place, known=issues)
+            replay_in(part, str(trace), target, place, known=issues, options=options)
             for part in _parts(loaded, range(at - 1, at + 1) if at else range(actions, actions + 1))
         ]
     except TargetError as error:
@@ -311,7 +341,7 @@ def show(
 
 
 def _facts(header: Header) -> Iterator[str]:
-    yield f"{header.target} {header.version}".strip()
+    yield " ".join(filter(None, (header.target, header.version, *header.options.words)))
     if header.expect is not None:
         yield f"expects {header.expect.signature} at {header.expect.step}"
     if header.seed:

@@ -55,6 +55,7 @@ from schedcheck.judge import Judge
 from schedcheck.model.actions import Action
 from schedcheck.model.config import Dialect
 from schedcheck.model.known import KnownIssue
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.model.trace import AnyEvent, Crashed, Header, StepRecord, Trace
 from schedcheck.model.verdict import Finding, Signature
 from schedcheck.sut import Refused, Target
@@ -87,6 +88,8 @@ class Campaign:
     target: Target
     target_text: str
     """As typed, for the trace header."""
+    options: Options = NO_OPTIONS
+    """What the target was made with, for the same."""
     profile: Profile
     invariants: Sequence[Invariant]
     seed: int
@@ -120,6 +123,7 @@ class Campaign:
                 seed=self.seed,
                 traces_max=self.profile.traces,
                 invariants=len(self.invariants),
+                note=str(getattr(self.target, "note", "")),
             )
         )
         stopped = ""
@@ -152,6 +156,7 @@ class Campaign:
         header = Header(
             target=self.target_text,
             version=self.target.version,
+            options=self.options,
             config=load.config,
             capabilities=self.target.capabilities,
             seed=f"{self.seed}/{number}",

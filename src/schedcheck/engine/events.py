@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 from attrs import field, frozen
 
+from schedcheck.model.check import Check
 from schedcheck.model.verdict import Severity, Verdict
 
 
@@ -207,6 +208,8 @@ class Failure:
     """``profile quick · seed 1 · trace 3``; empty for a replay."""
     trace: str
     """The trace file's content, to be written where it belongs."""
+    options: tuple[str, ...] = ()
+    """What the target was made with, as the words of a command line."""
     story: tuple[StoryLine, ...]
     config: str
     """The configuration's fields that differ from the defaults, in words."""
@@ -240,6 +243,8 @@ class Started:
     traces_max: int
     invariants: int
     """How many are going to be checked."""
+    note: str = ""
+    """What a person should know of the target."""
 
 
 @frozen(kw_only=True)
@@ -399,7 +404,26 @@ class Fault:
     traceback: str = ""
 
 
-JobEvent = Started | Progress | Found | Smaller | Shrunk | Ended | Replayed | Fault
+@frozen(kw_only=True)
+class Checked:
+    """One thing about a target was looked at."""
+
+    word: ClassVar[str] = "checked"
+    check: Check
+
+
+@frozen(kw_only=True)
+class Examined:
+    """An examination is over."""
+
+    word: ClassVar[str] = "examined"
+    target: str
+    version: str
+
+
+JobEvent = (
+    Started | Progress | Found | Smaller | Shrunk | Ended | Replayed | Fault | Checked | Examined
+)
 
 JOB_EVENTS: Final[tuple[type[JobEvent], ...]] = (
     Started,
@@ -410,4 +434,6 @@ JOB_EVENTS: Final[tuple[type[JobEvent], ...]] = (
     Ended,
     Replayed,
     Fault,
+    Checked,
+    Examined,
 )

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from schedcheck.engine.contract import problem_with
 from schedcheck.judge import Judge
@@ -58,7 +58,7 @@ from schedcheck.model.trace import (
     TransferEnded,
 )
 from schedcheck.model.verdict import Finding
-from schedcheck.sut import SystemUnderTest
+from schedcheck.sut import PieceFault, SystemUnderTest
 
 T = TypeVar("T")
 
@@ -275,6 +275,8 @@ class Executor:
         try:
             answer = function()
         # No further: an interrupt, or a test runner that gives up, must reach whoever waits for it.
+        except PieceFault as fault:
+            raise _EngineFault(self._fault_of_piece(call, fault)) from None
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001  it is a finding
             raise _EngineFault(self._crashed(call, error)) from None
         try:
@@ -286,6 +288,19 @@ class Executor:
                 Malformed(call=call, problem=problem, snapshot=self.judge.ledger.snapshot)
             )
         return answer
+
+    def _fault_of_piece(self, call: str, fault: PieceFault) -> Crashed | Malformed:
+        """Return what a user's own piece did wrong within a call."""
+        if fault.error is not None:
+            crashed = self._crashed(call, fault.error)
+            return evolve(crashed, piece=fault.piece, function=_word(fault.method))
+        return Malformed(
+            call=call,
+            problem=f"the {fault.piece}'s {fault.method} {fault.problem}",
+            piece=fault.piece,
+            clause=_word(fault.clause),
+            snapshot=self.judge.ledger.snapshot,
+        )
 
     def _crashed(self, call: str, error: BaseException) -> Crashed:
         return Crashed(
@@ -339,4 +354,4 @@ def _one_line(text: str) -> str:
 
 def _word(text: str) -> str:
     """Return a stranger's identifier fit for a signature."""
-    return "".join(c if c.isalnum() or c in "_.<>" else "?" for c in text)[:80] or "?"
+    return "".join(c if c.isalnum() or c in "_.<>-" else "?" for c in text)[:80] or "?"

@@ -53,6 +53,7 @@ def failure_of(
         severity=invariant.severity,
         target=trace.header.target,
         version=trace.header.version,
+        options=trace.header.options.words,
         origin=origin,
         trace=encode(trace.with_expectation(finding)).decode(),
         story=tell(playback.records),

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from schedcheck.engine.events import JobEvent
 from schedcheck.model.known import KnownIssue
+from schedcheck.model.options import NO_OPTIONS, Options
 
 Emit = Callable[[JobEvent], None]
 """Takes what a job says, in the order in which it says it."""
@@ -31,6 +32,8 @@ class RunJob:
     """``v1`` or ``v2``; empty: each trace draws one that the target speaks."""
     known: tuple[KnownIssue, ...] = ()
     """The known-issue ledger; the version of the target decides which entries are covered."""
+    options: Options = NO_OPTIONS
+    """What the target is made with."""
 
 
 @frozen(kw_only=True)
@@ -47,6 +50,7 @@ class ReplayJob:
     """Whether to tell everything that was to be seen, so that it can be compared."""
     known: tuple[KnownIssue, ...] = ()
     """As in a RunJob. What the trace itself is expected to show is never looked past."""
+    options: Options = NO_OPTIONS
 
 
 @frozen(kw_only=True)
@@ -60,8 +64,18 @@ class ShrinkJob:
     seconds_max: float | None = None
     known: tuple[KnownIssue, ...] = ()
     """The same."""
+    options: Options = NO_OPTIONS
 
 
-Job = RunJob | ReplayJob | ShrinkJob
+@frozen(kw_only=True)
+class DoctorJob:
+    """Examine a target."""
 
-JOBS: Final[tuple[type[Job], ...]] = (RunJob, ReplayJob, ShrinkJob)
+    word: ClassVar[str] = "doctor"
+    target: str
+    options: Options = NO_OPTIONS
+
+
+Job = RunJob | ReplayJob | ShrinkJob | DoctorJob
+
+JOBS: Final[tuple[type[Job], ...]] = (RunJob, ReplayJob, ShrinkJob, DoctorJob)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from schedcheck.engine.campaign import Campaign, Start, shrink_and_report
-from schedcheck.engine.events import Fault
+from schedcheck.engine.doctor import Examination
+from schedcheck.engine.events import Checked, Examined, Fault
 from schedcheck.engine.executor import BlackBox, function_of_target, said_by, traceback_of
-from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
+from schedcheck.engine.jobs import DoctorJob, Emit, Job, ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.known import signatures_of
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.replay import replay
 from schedcheck.engine.shrink import Budget
-from schedcheck.engine.targets import resolve
+from schedcheck.engine.targets import resolve, surface_of
 from schedcheck.invariants.registry import every_invariant, select
 from schedcheck.model.config import Dialect
 from schedcheck.model.known import covering
@@ -31,7 +32,7 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                 _run(job, emit, blackbox)
             case ReplayJob():
                 trace = decode(job.trace.encode(), name=job.name)
-                target = resolve(job.target)
+                target = resolve(job.target, job.options)
                 told = replay(
                     target,
                     job.target,
@@ -43,6 +44,8 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                 emit(told)
             case ShrinkJob():
                 _shrink(job, emit, blackbox)
+            case DoctorJob():
+                _examine(job, emit, blackbox)
     except TargetError as error:
         emit(Fault(message=str(error)))
     except Exception as error:
@@ -59,7 +62,7 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
 
 def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
     profile, invariants = get_profile(job.profile), select(job.invariants)
-    target = resolve(job.target)
+    target = resolve(job.target, job.options)
     dialect = Dialect(job.dialect) if job.dialect else None
     if dialect is not None and dialect not in target.dialects:
         spoken = ", ".join(target.dialects)
@@ -67,6 +70,7 @@ def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
     Campaign(
         target=target,
         target_text=job.target,
+        options=job.options,
         profile=profile,
         invariants=invariants,
         seed=job.seed,
@@ -78,9 +82,21 @@ def _run(job: RunJob, emit: Emit, blackbox: BlackBox | None) -> None:
     ).run()
 
 
+def _examine(job: DoctorJob, emit: Emit, blackbox: BlackBox | None) -> None:
+    for check in surface_of(job.target):
+        emit(Checked(check=check))
+    target = resolve(job.target, job.options)
+    examination = Examination(
+        target=target, target_text=job.target, options=job.options, blackbox=blackbox
+    )
+    for check in examination.checks():
+        emit(Checked(check=check))
+    emit(Examined(target=job.target, version=target.version))
+
+
 def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:
     trace = decode(job.trace.encode(), name=job.name)
-    target = resolve(job.target)
+    target = resolve(job.target, job.options)
     expect = trace.header.expect
     if expect is None:
         raise TargetError(f"{job.name} is not expected to violate anything, so it cannot be shrunk")

@@ -19,7 +19,8 @@ def file_name(failure: Failure) -> str:
     The digits depend on target, version and signature alone, so that a smaller trace of the same
     failure replaces a larger one, and a second run does not pile up files.
     """
-    words = f"{failure.target} {failure.version} {failure.complaint.signature}"
+    made_of = " ".join((failure.target, failure.version, *failure.options))
+    words = f"{made_of} {failure.complaint.signature}"
     digits = sha256(words.encode()).hexdigest()[:4]
     return f"{failure.complaint.invariant}-{digits}{SUFFIX}"
 

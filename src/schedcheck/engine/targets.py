@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Final
 
+from schedcheck.model.check import Check
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.sut import Target, TargetError
 
 REFERENCE: Final = "reference"
 
 
-def _reference(rest: str) -> Target:
+def _reference(rest: str, options: Options) -> Target:
+    _take_none("the reference", options)
     from schedcheck.reference.target import reference_target  # noqa: PLC0415  only if asked for
 
     return reference_target(rest)
 
 
-def _vllm(rest: str) -> Target:
+def _vllm(rest: str, options: Options) -> Target:
     if rest:
         raise TargetError(f"vllm{rest!r} names nothing; a release is chosen as vllm==0.33.0")
     from schedcheck.adapters.vllm import vllm_target  # noqa: PLC0415  imports the engine
 
-    return vllm_target()
+    return vllm_target(options)
 
 
-ENGINES: Final[dict[str, tuple[Callable[[str], Target], str]]] = {
+def _take_none(who: str, options: Options) -> None:
+    if options != NO_OPTIONS:
+        raise TargetError(f"{who} takes no {options.words[0]}: that is for the target vllm")
+
+
+ENGINES: Final[dict[str, tuple[Callable[[str, Options], Target], str]]] = {
     REFERENCE: (_reference, "the executable definition, in this process"),
     "vllm": (_vllm, "vLLM's V1 scheduler on a CPU, no model; vllm==RELEASE prepares its own"),
 }
 """Targets known by name: how to make one, and what to say about it."""
 
 
-def resolve(text: str) -> Target:
+def surface_of(text: str) -> Iterable[Check]:
+    """Return what is to be said of the parts of an engine that its adapter relies on.
+
+    Nothing for a target that has no engine of its own behind it. Raises TargetError.
+    """
+    if text != "vllm":
+        return ()
+    from schedcheck.adapters.vllm import vllm_surface  # noqa: PLC0415  imports the engine
+
+    return vllm_surface()
+
+
+def resolve(text: str, options: Options = NO_OPTIONS) -> Target:
     """Return the target that a name means: ``reference+MUTANT``, ``vllm``, ``pkg.mod:Adapter``.
 
-    Raises TargetError, in one line, for what does not exist or does not import.
+    Raises TargetError, in one line, for what does not exist or does not import, and for options
+    that it does not take.
     """
     name, plus, rest = text.partition("+")
     if plus and not rest:
         raise TargetError(f"{text!r} names no mutant; schedcheck list mutants shows them all")
     if name in ENGINES:
-        return ENGINES[name][0](rest if plus else "")
+        return ENGINES[name][0](rest if plus else "", options)
     if ":" in text:
+        _take_none(f"the adapter {text}", options)
         return _adapter(text)
     raise TargetError(
         f"no target {text!r}; there are {', '.join(ENGINES)}, reference+MUTANT, vllm==RELEASE and "

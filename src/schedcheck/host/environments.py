@@ -20,6 +20,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from attrs import frozen
 
@@ -49,6 +51,7 @@ _UNREACHABLE: Final = (
     "NewConnectionError", "NameResolutionError", "Temporary failure in name resolution",
     "ConnectTimeout", "ReadTimeout", "ProxyError", "SSLError",
 )  # fmt: skip
+_IGNORED: Final = re.compile(r"The repository located at (\S+) is not a trusted or secure host")
 
 
 class EnvironmentFailed(TargetError):
@@ -334,7 +337,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 def _worth_telling(line: str) -> str:
     if line.startswith("WARNING: Retrying "):
-        return "asking again: the package registry does not answer"
+        return "again, since the package registry does not answer"
     if line.startswith("Installing collected packages"):
         return "unpacking"
     verb, _, rest = line.strip().partition(" ")
@@ -352,12 +355,23 @@ def _why(log: Path) -> str:
     if missing == said:
         return _told(log, said)
     if any(mark in text for mark in _UNREACHABLE):
-        return _told(log, "no package registry could be reached")
+        return _told(log, f"no package registry could be reached{_asked(text)}")
+    if ignored := _IGNORED.search(text):
+        return _told(log, f"pip ignores the registry {ignored[1]}: it is not https, nor trusted")
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    said = f"no registry that pip knows has a wheel of {missing} for {python} on this machine"
+    said = f"no registry that pip knows{_asked(text)} has a wheel of {missing} for {python} on "
+    said += "this machine"
     if "+cpu" in missing:
         said += " (PIP_EXTRA_INDEX_URL tells pip of one with the CPU builds of torch)"
     return _told(log, said)
+
+
+def _asked(text: str) -> str:
+    """Return which registries pip says it looked in, without what may be secret in their URLs."""
+    line = next((one for one in text.splitlines() if one.startswith("Looking in indexes: ")), "")
+    urls = line.removeprefix("Looking in indexes: ").split(", ")
+    hosts = [host for url in urls if (host := urlsplit(url).hostname)]
+    return f" ({', '.join(dict.fromkeys(hosts))})" if hosts else ""
 
 
 def _told(log: Path, said: str = "") -> str:

@@ -68,6 +68,7 @@ def failure_of_loss(
         severity=invariant.severity,
         target=trace.header.target,
         version=trace.header.version,
+        options=trace.header.options.words,
         origin=origin,
         trace=encode(expecting_loss(trace, loss.signature_in(trace))).decode(),
         story=tuple(

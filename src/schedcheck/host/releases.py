@@ -7,8 +7,8 @@ so each generation of releases shares one base of our own, pinned in ``pins/``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+import re
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Final
 
@@ -77,11 +77,21 @@ def find_release(requirement: str) -> Release:
     if not versions:
         engines = sorted({one.engine for one in RELEASES.values()})
         raise TargetError(f"no engine {engine!r} can be prepared, only {', '.join(engines)}")
-    minor = version.rpartition(".")[0]
-    near = [one for one in versions if one.rpartition(".")[0] == minor]
-    near = near or get_close_matches(version, versions, n=1)
-    hint = f"; the nearest is {engine}=={near[0]}" if near else ""
+    near = _nearest(version, versions)
+    hint = f"; the nearest is {engine}=={near}" if near else ""
     raise TargetError(
-        f"release {version!r} of {engine} cannot be prepared, only {', '.join(versions)}{hint} "
-        f"(--python PATH audits whatever an interpreter of yours has)"
+        f"release {version!r} of {engine} cannot be prepared{hint}; there are "
+        f"{', '.join(versions)} (--python PATH audits whatever an interpreter of yours has)"
     )
+
+
+def _nearest(version: str, versions: Sequence[str]) -> str:
+    """Return the last release that is not later, else the first; empty for what is no version."""
+    wanted = _numbers(version)
+    earlier = [one for one in versions if _numbers(one) <= wanted]
+    return (earlier or list(versions))[-1 if earlier else 0] if wanted else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()

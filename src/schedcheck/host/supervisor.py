@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from attrs import define, evolve, field, frozen
 
 from schedcheck.engine.events import (
     Ended,
+    Examined,
     Failure,
     Fault,
     Found,
@@ -34,7 +36,7 @@ from schedcheck.engine.events import (
     Smaller,
     Started,
 )
-from schedcheck.engine.jobs import Emit, Job, ReplayJob, RunJob, ShrinkJob
+from schedcheck.engine.jobs import DoctorJob, Emit, Job, ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.perform import perform as perform_here
 from schedcheck.engine.saving import save
 from schedcheck.engine.shrink import Budget, Reduction, reduce
@@ -85,9 +87,27 @@ def place_for(
         return target, InProcess()  # it does not exist, which is quickest said here
     if python is None:
         return target, Interpreter(Path(sys.executable))
+    return target, Interpreter(_interpreter(python), needs_code=True)
+
+
+def _interpreter(typed: Path) -> Path:
+    """Return the interpreter that a user named, links kept: an environment is told by its own.
+
+    Raises TargetError for what cannot be started.
+    """
+    try:
+        python = typed.expanduser().absolute()
+    except RuntimeError as error:
+        raise TargetError(f"--python {typed}: {error}") from error
+    if python.is_dir():
+        inside = python / "bin" / "python"
+        hint = f"; it has {inside}" if inside.is_file() else ""
+        raise TargetError(f"--python {typed}: it is a folder, not an interpreter{hint}")
     if not python.is_file():
-        raise TargetError(f"--python {python}: no such file")
-    return target, Interpreter(python, needs_code=True)
+        raise TargetError(f"--python {typed}: no such file")
+    if not os.access(python, os.X_OK):
+        raise TargetError(f"--python {typed}: it cannot be executed (chmod +x?)")
+    return python
 
 
 def perform(job: Job, emit: Emit, *, place: Place, hang_seconds: float = 10.0) -> None:
@@ -133,7 +153,10 @@ class _Watch:
             self.emit(Fault(message=f"{target}: its worker ended without saying what came of it"))
             return
         trace = _trace_in(loss)
-        if trace is None:
+        if isinstance(self.job, DoctorJob):
+            message = f"{target}: {loss.words()} while it was examined; schedcheck run says where"
+            self.emit(Fault(message=message))
+        elif trace is None:
             words = loss.words_outside_a_trace(has_started=self.has_started)
             self.emit(Fault(message=f"{target}: {words}"))
         elif self._is_confirmed(loss, trace):
@@ -153,7 +176,7 @@ class _Watch:
                 self.signatures[failure.complaint.signature] = 1
             case Shrunk():
                 self.is_done = isinstance(self.job, ShrinkJob)
-            case Ended() | Replayed() | Fault():
+            case Ended() | Replayed() | Examined() | Fault():
                 self.is_done = True
             case _:
                 pass
@@ -179,7 +202,7 @@ class _Watch:
 
     def _expected(self) -> Expectation | None:
         """Return what the job's trace, if it has one, is expected to show."""
-        if isinstance(self.job, RunJob):
+        if isinstance(self.job, RunJob | DoctorJob):
             return None
         return decode(self.job.trace.encode(), name=self.job.name).header.expect
 
@@ -192,7 +215,8 @@ class _Watch:
             target=self.job.target,
             trace=encode(expecting_loss(trace, wanted)).decode(),
             name="candidate",
-            known=self.job.known,
+            known=() if isinstance(self.job, DoctorJob) else self.job.known,
+            options=self.job.options,
         )
         again = self._worker(job).run(lambda _event: None)
         lost_in = _trace_in(again) if again is not None else None

@@ -88,11 +88,11 @@ def _perform(line: bytes, emit: Emit, box: MappedBlackBox) -> None:
 
 @contextmanager
 def importing_from_here(job: Job) -> Iterator[None]:
-    """Let an adapter be found in the current folder.
+    """Let an adapter, or a user's own piece of an engine, be found in the current folder.
 
     Only now: what is imported already, schedcheck above all, cannot be hidden from there.
     """
-    here = str(Path.cwd()) if ":" in job.target else ""
+    here = str(Path.cwd()) if ":" in job.target or job.options.imports else ""
     if here:
         sys.path.insert(0, here)
     try:

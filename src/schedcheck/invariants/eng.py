@@ -29,7 +29,14 @@ def _returned(event: Event, _before: Snapshot, _ledger: Ledger) -> bool:
 )
 def does_not_raise(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Report an exception that came out of the engine."""
-    if isinstance(event, Crashed):
+    if isinstance(event, Crashed) and event.piece:
+        yield Mismatch(
+            kind=f"{event.error}-in-{event.function}",
+            subject=event.call,
+            expected=f"the {event.piece}'s {event.function} returns",
+            found=f"the {event.piece}, not the engine, raises {event.error}: {event.message}",
+        )
+    elif isinstance(event, Crashed):
         yield Mismatch(
             kind=f"{event.error}-in-{event.function}",
             subject=event.call,
@@ -67,7 +74,14 @@ def returns(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch
 )
 def answers_sensibly(event: Event, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Report an answer that is not of the protocol's form."""
-    if isinstance(event, Malformed):
+    if isinstance(event, Malformed) and event.piece:
+        yield Mismatch(
+            kind=f"{event.piece}-{event.clause}",
+            subject=event.call,
+            expected=f"the {event.piece} keeps to its contract with the engine",
+            found=event.problem,
+        )
+    elif isinstance(event, Malformed):
         yield Mismatch(
             kind=f"malformed-{event.call}",
             subject=event.call,

@@ -51,6 +51,9 @@ class Capability(StrEnum):
     """Requests may use adapters (LoRA), of which few fit into one step."""
     SLIDING_WINDOW = "SLIDING_WINDOW"
     """Blocks behind the attention window are given back while the request runs."""
+    OWN_STORE = "OWN_STORE"
+    """The KV store outside is the user's own: what it holds, and whether KV is sent, is what it
+    answers, whatever the requests ask for."""
     UNDECIDED_LOOKUPS = "UNDECIDED_LOOKUPS"
     """A KV store outside may not know yet how much it holds."""
     PAUSE = "PAUSE"

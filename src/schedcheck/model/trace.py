@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from schedcheck.model.actions import Action, Add
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.model.output import Accepted, EngineOutput, Rejected, SchedulerOutput, WorkerResult
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import EMPTY_SNAPSHOT, Snapshot
@@ -40,6 +41,8 @@ class Header:
     """As typed on a command line: ``reference``, ``reference+MUTANT``, ``vllm``."""
     version: str = ""
     """The engine's own version, empty for the reference."""
+    options: Options = NO_OPTIONS
+    """What the target was made with. Whoever replays the trace has to say it again."""
     config: SchedulerConfig = field(factory=SchedulerConfig)
     capabilities: frozenset[Capability] = frozenset()
     """What the target could do when the trace was made."""
@@ -154,6 +157,9 @@ class Crashed(Event):
     function: str
     """Innermost function of the engine that the traceback names."""
     traceback: str = ""
+    piece: str = ""
+    """The user's own piece that raised, ``connector``, ``function`` being its method; empty: the
+    engine did."""
 
 
 @frozen(kw_only=True)
@@ -172,6 +178,10 @@ class Malformed(Event):
 
     call: str
     problem: str
+    piece: str = ""
+    """The user's own piece that broke its contract; empty: it was the engine, or its adapter."""
+    clause: str = ""
+    """Which clause of it, in a word or two with dashes."""
 
 
 @frozen(kw_only=True)

@@ -35,7 +35,10 @@ from schedcheck.reference.request import Request
 from schedcheck.reference.scheduler import Scheduler
 from schedcheck.sut import Names, Refused, SystemUnderTest
 
-CAPABILITIES: Final = frozenset(Capability) - {Capability.ASYNC_SCHEDULING}
+CAPABILITIES: Final = frozenset(Capability) - {
+    Capability.ASYNC_SCHEDULING,
+    Capability.OWN_STORE,
+}
 """What the reference can do and show: everything but planning ahead of the samples."""
 
 

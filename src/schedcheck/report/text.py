@@ -30,12 +30,18 @@ __all__ = [
 
 
 def failure_lines(
-    failure: Failure, *, path: str = "", on: str = "", paint: Paint = plain
+    failure: Failure,
+    *,
+    path: str = "",
+    on: str = "",
+    more: Sequence[str] | None = None,
+    paint: Paint = plain,
 ) -> Iterator[str]:
     """Yield a failure as it looks in a terminal, in pytest and in an issue.
 
     ``path`` is where its trace is, empty if it was not saved; ``on`` the target on which it is seen
-    again, empty if that is the trace's own.
+    again, empty if that is the trace's own; ``more`` what else has to be typed for that, by default
+    what the trace's target was made with.
     """
     complaint = failure.complaint
     if ":" in failure.target:
@@ -46,10 +52,13 @@ def failure_lines(
     yield paint(f"{first:<{WIDTH - 9}}{failure.severity.value:>9}", BAD)
     for line in title[1:]:
         yield paint(f"{'':<{len(head)}}{line}", BAD)
+    more = failure.options if more is None else more
     size = f"{failure.actions_found} -> {failure.actions} actions"
     if failure.actions_found == failure.actions:
         size = f"{failure.actions} actions"
-    facts = [_target(failure.target, failure.version), *failure.origin.split(" · "), size]
+    made_of = [" ".join(failure.options)] if failure.options else []
+    target = _target(failure.target, failure.version)
+    facts = [target, *made_of, *failure.origin.split(" · "), size]
     yield from _indented(fact_lines(facts, WIDTH - 2))
     yield from _indented(fact_lines(failure.config.split(" · "), WIDTH - 2))
     yield ""
@@ -72,16 +81,16 @@ def failure_lines(
     yield from _labelled("like upstream", [", ".join(map(_short_link, failure.evidence))])
     yield from _labelled("known before", [", ".join(failure.known_before)])
     if failure.origin and not failure.is_minimal:
-        way_on = command("shrink", path, on=on) if path else "shrinking was cut short"
+        way_on = command("shrink", path, on=on, more=more) if path else "shrinking was cut short"
         yield from _labelled("not minimal", [way_on], cut=False)
     if path:
-        yield from _labelled("replay", [command("replay", path, on=on)], cut=False)
+        yield from _labelled("replay", [command("replay", path, on=on, more=more)], cut=False)
     yield from _labelled("page", [f"schedcheck explain {complaint.invariant}"])
 
 
-def command(verb: str, path: str, *, on: str = "") -> str:
+def command(verb: str, path: str, *, on: str = "", more: Sequence[str] = ()) -> str:
     """Return what to type to do something with a trace."""
-    words = ["schedcheck", verb, path, *(["--on", on] if on else [])]
+    words = ["schedcheck", verb, path, *(["--on", on] if on else []), *more]
     return " ".join(map(shlex.quote, words))
 
 

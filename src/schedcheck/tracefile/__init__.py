@@ -3,10 +3,11 @@
 The format
 ----------
 JSON Lines in UTF-8, keys sorted, no timestamps. The first line is the header: format, target and
-version, dialect, capabilities, config, seed, schedcheck, expect, witness, start. Each further line
-is one action: ``do`` names it, the other keys are its fields, and a field that has its default is
-left out, so these defaults are part of the format and never change. The config is written in full
-but for limits of special features, which are left out likewise.
+version, dialect, capabilities, config, options (where the target was made with any), seed,
+schedcheck, expect, witness, start. Each further line is one action: ``do`` names it, the other
+keys are its fields, and a field that has its default is left out, so these defaults are part of
+the format and never change. The config is written in full but for limits of special features,
+which are left out likewise.
 Line ``n + 1`` of a file is action ``n``: there are no empty lines. A newline ends the file; a file
 without it, and lines that end in CRLF, are read as well.
 

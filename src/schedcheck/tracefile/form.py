@@ -9,6 +9,7 @@ from attrs import NOTHING, fields
 
 from schedcheck.model.actions import ACTIONS
 from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.options import NO_OPTIONS, Options, options_of, written
 from schedcheck.model.request import RequestSpec
 
 SUFFIX: Final = ".trace.jsonl"
@@ -56,9 +57,48 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
 """The smallest and largest number that each field may hold."""
 
 HEADER_KEYS: Final = (
-    *("capabilities", "config", "dialect", "expect", "format"),
+    *("capabilities", "config", "dialect", "expect", "format", "options"),
     *("schedcheck", "seed", "start", "target", "version", "witness"),
 )
+
+
+OPTIONS_MAX: Final = 100
+"""The most options of an engine that a header may hold."""
+
+
+def options_in(found: object) -> Options:
+    """Return the options that a header holds. Raises ValueError for what is none."""
+    if found is None:
+        return NO_OPTIONS
+    if not isinstance(found, dict):
+        raise ValueError(f"it is {shown(found)}, not a JSON object")  # noqa: TRY004  a trace's
+    unknown = sorted(found.keys() - {"config", "connector", "scheduler"})
+    if unknown:
+        raise ValueError(f"unknown field {shown(unknown[0])}")
+    config = found.get("config", {})
+    if not isinstance(config, dict) or len(config) > OPTIONS_MAX:
+        raise ValueError(f"config is no JSON object of at most {OPTIONS_MAX} options")
+    return options_of(
+        scheduler=_text_in(found, "scheduler"),
+        connector=_text_in(found, "connector"),
+        config=tuple(f"{key}={_value_in(config, key)}" for key in config),
+    )
+
+
+def _text_in(found: Mapping[str, object], key: str) -> str | None:
+    value = found.get(key)
+    if value is not None and not (isinstance(value, str) and len(value) <= TEXT_MAX):
+        raise ValueError(f"{key} is {shown(value)}, not a text of at most {TEXT_MAX:,} characters")
+    return value
+
+
+def _value_in(config: Mapping[str, object], key: str) -> str:
+    value = config[key]
+    if isinstance(value, str) and len(value) <= TEXT_MAX and value.isprintable():
+        return value
+    if isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() <= 64):
+        return written(value)
+    raise ValueError(f"{shown(key)} is {shown(value)}, not a printable text, a number or a boolean")
 
 
 class TraceError(ValueError):

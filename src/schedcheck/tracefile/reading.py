@@ -15,6 +15,7 @@ from attrs import NOTHING, evolve
 from schedcheck.model.actions import ACTIONS, Action, Add, requests_of
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
+from schedcheck.model.options import Options
 from schedcheck.model.request import OUTPUT_OF, RequestSpec
 from schedcheck.model.trace import FORMAT, Expectation, Header, Trace
 from schedcheck.model.verdict import Signature
@@ -34,6 +35,7 @@ from schedcheck.tracefile.form import (
     TOKENS_MAX,
     TYPES,
     TraceError,
+    options_in,
     printable,
     reason,
     shown,
@@ -140,6 +142,7 @@ class _Reader:
             target=target,
             version=self._text(found, "version"),
             config=evolve(config, dialect=dialect),
+            options=self._options(found.get("options")),
             capabilities=self._capabilities(found.get("capabilities", [])),
             seed=self._text(found, "seed"),
             schedcheck=self._text(found, "schedcheck"),
@@ -260,6 +263,12 @@ class _Reader:
                 raise self.error(f"unknown capability {shown(name)} in the header")
             self._ignore(f"unknown capability {shown(name)}")
         return frozenset(Capability(name) for name in names if name in set(Capability))
+
+    def _options(self, found: object) -> Options:
+        try:
+            return options_in(found)
+        except ValueError as error:
+            raise self.error(f"options: {printable(str(error))}") from None
 
     def _expectation(self, found: object) -> Expectation | None:
         if found is None:

@@ -10,6 +10,7 @@ import msgspec
 
 from schedcheck.model.actions import Action, Add
 from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.options import NO_OPTIONS, Options
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.trace import FORMAT, Header, Trace
 from schedcheck.tracefile.form import ALWAYS_WRITTEN, KEYS, TraceUnwritable, printable, reason
@@ -36,6 +37,7 @@ def encode_header(header: Header) -> bytes:
         "dialect": config.dialect,
         "expect": expect and {"signature": str(expect.signature), "step": expect.step},
         "format": FORMAT,
+        **_options(header.options),
         "schedcheck": header.schedcheck,
         "seed": header.seed,
         "start": "cold",
@@ -44,6 +46,16 @@ def encode_header(header: Header) -> bytes:
         "witness": header.witness,
     }
     return _to_json(line) + b"\n"
+
+
+def _options(options: Options) -> dict[str, object]:
+    """Return what is written of a target's options: nothing of none."""
+    if options == NO_OPTIONS:
+        return {}
+    pieces = {"connector": options.connector, "scheduler": options.scheduler}
+    named = {key: text for key, text in pieces.items() if text}
+    values = {"config": dict(options.config)} if options.config else {}
+    return {"options": values | named}
 
 
 def encode_action(action: Action) -> bytes:

@@ -101,6 +101,8 @@ class Traits:
     """What one release is like."""
 
     version: str
+    like: str
+    """The release verified that it is taken for: itself, or the last of all."""
     reports_failed_loads: bool
     """``invalid_block_ids`` in what workers answer (0.11.1 and later)."""
     resets_running: bool
@@ -128,6 +130,11 @@ class Traits:
     samples_are_arrays: bool
     """Sampled tokens are arrays of numpy (0.11.1 and 0.11.2)."""
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether the adapter was verified on this very release."""
+        return self.version == self.like
+
 
 QUEUES: Final = ("waiting", "skipped_waiting", "kv_holding_waiting", "running")
 """Attributes of the Scheduler that are queues: the second in 0.18 to 0.30, the third since 0.31."""
@@ -141,19 +148,20 @@ FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 """What ``str()`` of an output's finish reason stands for."""
 
-_STATUSES: Final[Mapping[str, Status]] = {
+STATUSES: Final[Mapping[str, Status]] = {
     **Status.__members__,
     "WAITING_FOR_FSM": Status.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,  # its name until 0.18
     "FINISHED_IGNORED": Status.FINISHED_ABORTED,
     "FINISHED_REPETITION": Status.FINISHED_STOPPED,
 }
+"""What the names of its statuses stand for, those of all releases."""
 
 
 def status_of(name: str) -> Status:
     """Return what a status is in our words. Raises TargetError for a name that is not known."""
-    if name not in _STATUSES:
+    if name not in STATUSES:
         raise TargetError(f"vllm has a request status {name} that this adapter does not know")
-    return _STATUSES[name]
+    return STATUSES[name]
 
 
 def is_row_resumed(cached: Any, index: int) -> bool:
@@ -187,17 +195,30 @@ def place_of(name: str) -> Any:
 
 
 def traits_of(version: str) -> Traits:
-    """Return what a release is like. Raises TargetError for one that was not verified."""
-    plain = re.fullmatch(r"(\d+\.\d+\.\d+)(\+.*)?", version)  # 0.33.0+cpu, but not 0.33.0rc1
-    release = plain[1] if plain is not None else ""
-    if release not in RELEASES:
+    """Return what a release is like; a newer one, or a checkout, as the last one verified.
+
+    Raises TargetError for an older one that was not verified.
+    """
+    plain = re.match(r"\d+(\.\d+)*", version)
+    # A checkout without tags calls itself dev.
+    numbers = tuple(map(int, plain[0].split("."))) if plain else ()
+    # 0.33.0+cpu is a build of 0.33.0, but 0.33.0rc1 and 0.33.0.dev3 are others.
+    exact = version.partition("+")[0]
+    is_verified = exact in RELEASES
+    if not is_verified and numbers and numbers < tuple(map(int, RELEASES[-1].split("."))):
         raise TargetError(
             f"vllm {version} is not among the releases this adapter was verified on: "
-            f"{', '.join(RELEASES)}"
+            f"{', '.join(RELEASES)}, and what is newer, if nothing it relies on has changed"
         )
+    release = exact if is_verified else RELEASES[-1]
     age = RELEASES.index(release)
     reached = {trait: age >= RELEASES.index(since) for trait, since in _SINCE.items()}
-    return Traits(version=release, samples_are_arrays=release in _ARRAYS, **reached)
+    return Traits(
+        version=release if is_verified else version,
+        like=release,
+        samples_are_arrays=release in _ARRAYS,
+        **reached,
+    )
 
 
 def prepare_import() -> None:

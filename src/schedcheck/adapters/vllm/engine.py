@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import vllm
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
@@ -33,9 +34,12 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.structured_output import StructuredOutputManager
 
-from schedcheck.adapters.vllm import connector
-from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted, place_of
+from schedcheck.adapters.vllm import connector, watch
+from schedcheck.adapters.vllm.compat import DIALECT_VARIABLE, accepted, place_of, traits_of
+from schedcheck.adapters.vllm.pieces import AS_IT_IS, Pieces, Values, said
 from schedcheck.model.config import Dialect, SchedulerConfig
+from schedcheck.model.options import written
+from schedcheck.sut import TargetError
 
 CONFIG_FIELDS_SET: Final = (
     "model_config.max_model_len",
@@ -45,6 +49,7 @@ CONFIG_FIELDS_SET: Final = (
     "scheduler_config.enable_chunked_prefill",
     "scheduler_config.policy",
     "scheduler_config.async_scheduling",
+    "scheduler_config.disable_hybrid_kv_cache_manager",
     "cache_config.block_size",
     "cache_config.enable_prefix_caching",
     "cache_config.num_gpu_blocks",
@@ -82,13 +87,41 @@ class _Grammars(StructuredOutputManager):  # type: ignore[misc]
         return None
 
 
-def make_scheduler(config: SchedulerConfig) -> Any:
-    """Return a fresh Scheduler. Takes well under a millisecond after the first one."""
+def check_options(pieces: Pieces) -> None:
+    """Have vLLM itself check what the user gave. Raises TargetError."""
+    try:
+        _base_config(pieces.scheduler_config, pieces.cache_config)
+    except Exception as error:
+        given = [*pieces.scheduler_config, *pieces.cache_config]
+        if not given:
+            raise
+        typed = " ".join(f"--config {key}={written(value)}" for key, value in given)
+        raise TargetError(f"vllm refuses {typed}: {said(error)}") from error
+
+
+def make_scheduler(config: SchedulerConfig, pieces: Pieces) -> Any:
+    """Return a fresh Scheduler. Takes well under a millisecond after the first one.
+
+    Raises TargetError if a user's own cannot be made.
+    """
     os.environ[DIALECT_VARIABLE] = "1" if config.dialect is Dialect.V2 else "0"
-    connector.register()
-    vllm_config = _vllm_config(config)
-    blocks = config.blocks_total + 1  # the first is the null block
+    if pieces.connector is None:
+        connector.register()
+    vllm_config = _vllm_config(config, pieces)
     kind = place_of("AsyncScheduler") if config.async_scheduling else Scheduler
+    if pieces == AS_IT_IS:
+        return _made(kind, config, vllm_config)
+    try:
+        return _made(pieces.scheduler or kind, config, vllm_config)
+    except TargetError:
+        raise
+    except Exception as error:  # a stranger's constructor may raise anything
+        typed = " ".join(pieces.typed.words)
+        raise TargetError(f"vllm cannot be made with {typed}: {said(error)}") from error
+
+
+def _made(kind: Any, config: SchedulerConfig, vllm_config: Any) -> Any:
+    blocks = config.blocks_total + 1  # the first is the null block
     return kind(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(
@@ -116,9 +149,12 @@ def _attention(config: SchedulerConfig) -> Any:
     )
 
 
-def _vllm_config(config: SchedulerConfig) -> Any:
-    """Return a shallow copy of the one base configuration, with CONFIG_FIELDS_SET set."""
-    made = copy.copy(_base_config())
+def _vllm_config(config: SchedulerConfig, pieces: Pieces) -> Any:
+    """Return a shallow copy of the one base configuration, with CONFIG_FIELDS_SET set.
+
+    What the user gave is in the base; of these fields it stays as it was given.
+    """
+    made = copy.copy(_base_config(pieces.scheduler_config, pieces.cache_config))
     for part in ("model_config", "scheduler_config", "cache_config", "parallel_config"):
         object.__setattr__(made, part, copy.copy(getattr(made, part)))
     _set(made.model_config, max_model_len=config.max_model_len)
@@ -126,11 +162,14 @@ def _vllm_config(config: SchedulerConfig) -> Any:
         made.scheduler_config,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_scheduled_tokens=None,
+        max_num_scheduled_tokens=dict(pieces.scheduler_config).get("max_num_scheduled_tokens"),
         enable_chunked_prefill=config.chunked_prefill,
         policy=config.policy.value,
         async_scheduling=config.async_scheduling,
     )
+    if pieces.connector is not None and not watch.supports_all_groups(pieces.connector):
+        # As vLLM itself decides for such a connector; else it refuses to make it.
+        _set(made.scheduler_config, disable_hybrid_kv_cache_manager=True)
     _set(
         made.cache_config,
         block_size=config.block_size,
@@ -142,7 +181,7 @@ def _vllm_config(config: SchedulerConfig) -> Any:
     _set(made.parallel_config, pipeline_parallel_size=stages)
     _set(
         made,
-        kv_transfer_config=_transfer_config(config.load_failure_policy.value),
+        kv_transfer_config=_transfer_config(config.load_failure_policy.value, pieces),
         speculative_config=_speculative_config(config.num_speculative_tokens),
         lora_config=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
     )
@@ -154,7 +193,7 @@ def _speculative_config(drafts: int) -> Any:
     """Return a configuration with this many drafts, from n-grams: it needs no draft model."""
     if not drafts:
         return None
-    base = _base_config()
+    base = _base_config((), ())
     return SpeculativeConfig(
         **accepted(
             SpeculativeConfig,
@@ -169,9 +208,15 @@ def _speculative_config(drafts: int) -> Any:
 
 
 @cache
-def _transfer_config(failure_policy: str) -> Any:
+def _transfer_config(failure_policy: str, pieces: Pieces) -> Any:
+    where: dict[str, Any] = {"kv_connector": connector.NAME}
+    if pieces.connector is not None:
+        can_wait = traits_of(vllm.__version__).waits_for_lookups
+        name = watch.watched(pieces.connector, typed=pieces.typed.connector, can_wait=can_wait)
+        where = {"kv_connector": name, "kv_connector_module_path": watch.MODULE}
+        where["kv_connector_extra_config"] = dict(pieces.connector_config)
     return KVTransferConfig(
-        kv_connector=connector.NAME,
+        **where,
         kv_role="kv_both",
         engine_id="schedcheck",
         **accepted(KVTransferConfig, kv_load_failure_policy=failure_policy),
@@ -179,7 +224,7 @@ def _transfer_config(failure_policy: str) -> Any:
 
 
 @cache
-def _base_config() -> Any:
+def _base_config(scheduler_options: Values, cache_options: Values) -> Any:
     """Return the one VllmConfig that goes through vLLM's own checks, with ordinary sizes."""
     folder = _model_folder()
     return VllmConfig(
@@ -201,9 +246,10 @@ def _base_config() -> Any:
                 enable_chunked_prefill=True,
                 is_encoder_decoder=False,
                 async_scheduling=False,
-            )
+            ),
+            **dict(scheduler_options),
         ),
-        cache_config=CacheConfig(block_size=16, enable_prefix_caching=True),
+        cache_config=CacheConfig(block_size=16, enable_prefix_caching=True, **dict(cache_options)),
         device_config=DeviceConfig(device="cpu"),
     )
 

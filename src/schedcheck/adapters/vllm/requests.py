@@ -45,12 +45,18 @@ class Grammar:
 
 
 def make_request(
-    engine_id: str, spec: RequestSpec, tokens: Sequence[int], *, arrival: float, block_size: int
+    engine_id: str,
+    spec: RequestSpec,
+    tokens: Sequence[int],
+    *,
+    arrival: float,
+    block_size: int,
+    for_store: bool = False,
 ) -> Any:
     """Return a Request with these tokens as its prompt.
 
     For a session's later input these are the chunk's tokens; ``tokens`` empty means that no more
-    will come.
+    will come. ``for_store``: a user's connector reads what the request says of its transfers.
     """
     params = SamplingParams(
         max_tokens=spec.max_tokens,
@@ -58,6 +64,7 @@ def make_request(
         stop_token_ids=[STOP_TOKEN],
         temperature=0.0,
         detokenize=False,
+        **({"extra_args": {"kv_transfer_params": _for_store(spec)}} if for_store else {}),
         **(_structured_params() if spec.grammar else {}),
     )
     return Request(
@@ -81,6 +88,16 @@ def make_request(
             resumable=bool(spec.chunks) and bool(tokens),
         )
     )
+
+
+def _for_store(spec: RequestSpec) -> dict[str, Any]:
+    """Return what a user's connector is told of a request; it may heed it or not."""
+    return {
+        "do_remote_prefill": spec.remote_tokens > 0,
+        "do_remote_decode": spec.send_kv,
+        "remote_tokens": spec.remote_tokens,
+        "load_async": spec.load_async,
+    }
 
 
 def _structured_params() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from schedcheck.adapters.vllm.compat import (
 from schedcheck.adapters.vllm.connector import BegunLoad
 from schedcheck.adapters.vllm.requests import Grammar, make_request
 from schedcheck.adapters.vllm.results import Transfers, drafts_of, result_of
+from schedcheck.adapters.vllm.watch import notes_of
 from schedcheck.model.actions import (
     Abort,
     Action,
@@ -68,7 +69,7 @@ class VllmSystem:
 
     def __init__(self, scheduler: Any, config: SchedulerConfig, traits: Traits) -> None:
         self.scheduler, self.config, self.traits = scheduler, config, traits
-        self.connector = scheduler.connector
+        self.connector = notes_of(scheduler.connector)
         self.names = Names()
         self.in_flight: deque[_Step] = deque()
         self.next_step_id = 0
@@ -104,6 +105,7 @@ class VllmSystem:
                 tokens,
                 arrival=float(self.next_step_id),
                 block_size=self.config.block_size,
+                for_store=self.connector is not self.scheduler.connector,
             )
         )
 

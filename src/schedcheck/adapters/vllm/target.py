@@ -7,10 +7,12 @@ from typing import Final
 from attrs import evolve, frozen
 
 from schedcheck.adapters.vllm.compat import Traits
-from schedcheck.adapters.vllm.engine import make_scheduler
+from schedcheck.adapters.vllm.engine import check_options, make_scheduler
+from schedcheck.adapters.vllm.pieces import AS_IT_IS, Pieces, pieces_of
 from schedcheck.adapters.vllm.system import VllmSystem
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
+from schedcheck.model.options import Options
 from schedcheck.sut import Refused, SystemUnderTest
 
 _EVERYWHERE: Final = frozenset(
@@ -60,6 +62,7 @@ class VllmTarget:
     """The V1 Scheduler of the vLLM that this interpreter has."""
 
     traits: Traits
+    pieces: Pieces = AS_IT_IS
 
     @property
     def name(self) -> str:
@@ -72,11 +75,27 @@ class VllmTarget:
         return self.traits.version
 
     @property
+    def note(self) -> str:
+        """What a person should know of this release; empty: nothing."""
+        if self.traits.is_verified:
+            return ""
+        return (
+            f"vllm {self.version} was not verified and is taken for {self.traits.like}: "
+            f"schedcheck doctor vllm says what differs"
+        )
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         """What it can do and show; one request alone cannot be preempted by force."""
-        return _EVERYWHERE | {
+        able = _EVERYWHERE | {
             capability for trait, capability in _BY_TRAIT.items() if getattr(self.traits, trait)
         }
+        if self.pieces.is_ahead is False:
+            able -= {Capability.ASYNC_SCHEDULING}
+        if self.pieces.connector is not None:
+            # It decides by itself what it holds, and when it knows.
+            able = (able | {Capability.OWN_STORE}) - {Capability.UNDECIDED_LOOKUPS}
+        return able
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
@@ -89,7 +108,9 @@ class VllmTarget:
         A step has room for a token of each request, with its drafts, and without chunks for a
         whole request. A window of one token is refused. Drafts of a step in flight are known only
         where it schedules ahead, which the first model runner does by one step and no pipeline.
+        What the user said holds in every trace.
         """
+        config = self.pieces.pin(config)
         dialect = config.dialect if config.dialect in self.dialects else Dialect.V1
         ahead, drafts = config.async_scheduling, config.num_speculative_tokens
         drafts = drafts if not ahead or self.traits.drafts_ahead else 0
@@ -112,4 +133,11 @@ class VllmTarget:
 
     def open(self, config: SchedulerConfig) -> SystemUnderTest:
         """Return a fresh scheduler."""
-        return VllmSystem(make_scheduler(config), config, self.traits)
+        return VllmSystem(make_scheduler(config, self.pieces), config, self.traits)
+
+
+def make_target(options: Options, traits: Traits) -> VllmTarget:
+    """Return the target made with a user's options. Raises TargetError."""
+    pieces = pieces_of(options, traits)
+    check_options(pieces)
+    return VllmTarget(traits, pieces)
