@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from schedcheck.judge import Judge
 from schedcheck.model.actions import Abort, Action
@@ -44,15 +45,15 @@ class Bench:
         *,
         dialect: Dialect = Dialect.V1,
         block_size: int = 2,
-        sliding_window: int = 0,
         own_store: bool = False,
+        **config: Any,
     ) -> None:
         self.config = SchedulerConfig(
             blocks_total=8,
             block_size=block_size,
             max_steps_in_flight=3,
             dialect=dialect,
-            sliding_window=sliding_window,
+            **config,
         )
         self.judge = Judge(
             self.config, EVERYTHING | {Capability.OWN_STORE} if own_store else EVERYTHING

@@ -10,7 +10,7 @@ from schedcheck.invariants import registry
 from schedcheck.judge import Judge
 from schedcheck.model.actions import IDLE_ROUNDS_MAX, Pause
 from schedcheck.model.capability import Capability
-from schedcheck.model.config import Dialect, SchedulerConfig
+from schedcheck.model.config import Dialect, LoadFailurePolicy, SchedulerConfig
 from schedcheck.model.output import FinishReason, Load
 from schedcheck.model.snapshot import RequestView, Snapshot, Status
 from schedcheck.model.trace import Crashed, Hung, Malformed
@@ -191,6 +191,46 @@ class TestPause:
         bench.look(r0=Status.RUNNING, r1=holding(Status.WAITING, 1, 2, 3))
         bench.control(Pause(admission_only=True))
         assert [] == bench.schedule(new("r1", 2))
+
+
+def a_load(name: str) -> Load:
+    return Load(name=name, start=0, count=1, is_async=True, block_ids=((1,),))
+
+
+class TestLoadsInAPause:
+    def test_no_load_begins_while_admission_is_paused(self, bench):
+        bench.add("r1")
+        bench.control(Pause(admission_only=True))
+        bench.look(r0=Status.RUNNING, r1=holding(Status.WAITING_FOR_REMOTE_KVS, 1))
+        assert ["SCH-007/loads-while-paused"] == bench.schedule(loads=(a_load("r1"),))
+
+    def test_what_holds_blocks_may_load_again_while_admission_is_paused(self, bench):
+        bench.add("r1")
+        bench.look(r0=Status.RUNNING, r1=holding(Status.WAITING_FOR_REMOTE_KVS, 1))
+        bench.control(Pause(admission_only=True))
+        assert [] == bench.schedule(loads=(a_load("r1"),))
+
+
+class TestFailurePolicy:
+    def test_what_was_preempted_since_need_not_end_with_its_load(self):
+        bench = Bench(load_failure_policy=LoadFailurePolicy.FAIL)
+        bench.add("r0", prompt=2)
+        bench.look(r0=holding(Status.RUNNING, 1))
+        load = Load(name="r0", start=0, count=1, is_async=False, block_ids=((1,),))
+        bench.schedule(new("r0", 1, start=1), loads=(load,))
+        bench.end_load("r0", bad_block=0)
+        bench.look(r0=Status.PREEMPTED)
+        bench.schedule(preempted=("r0",))
+        assert [] == bench.complete({})
+
+    def test_what_runs_ends_with_its_load(self):
+        bench = Bench(load_failure_policy=LoadFailurePolicy.FAIL)
+        bench.add("r0", prompt=2)
+        bench.look(r0=holding(Status.RUNNING, 1))
+        load = Load(name="r0", start=0, count=1, is_async=False, block_ids=((1,),))
+        bench.schedule(new("r0", 1, start=1), loads=(load,))
+        bench.end_load("r0", bad_block=0)
+        assert ["XFER-006/goes-on-after-failure"] == bench.complete({})
 
 
 def holding(status: Status, *blocks: int) -> RequestView:

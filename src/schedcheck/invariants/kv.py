@@ -381,13 +381,11 @@ def _looks_through_a_window(event: Scheduled, _before: Snapshot, ledger: Ledger)
 def window_moves(event: Scheduled, before: Snapshot, ledger: Ledger) -> Iterator[Mismatch]:
     """Count the blocks of each running row: those of its window and of what it computes."""
     config = ledger.config
-    if not config.sliding_window:
-        return
-    drafts = event.output.scheduled_spec_decode_tokens
+    if not config.sliding_window or config.num_speculative_tokens:
+        return  # how much room is kept for drafts is the engine's affair
     for fact in ledger.facts:
         row, view = fact.row, event.snapshot.requests.get(fact.row.name)
-        uncertain = bool(row.name in drafts or fact.proposed or fact.life.spec.drafts)
-        if row.role is not Role.RUNNING or view is None or row.start is None or uncertain:
+        if row.role is not Role.RUNNING or view is None or row.start is None:
             continue
         # What a load that failed had room for, it keeps.
         life = fact.life

@@ -187,6 +187,9 @@ def failure_policy_holds(event: Completed, before: Snapshot, ledger: Ledger) -> 
         life, view = ledger.lives[name], before.requests.get(name)
         waited = view is not None and view.status is Status.WAITING_FOR_REMOTE_KVS
         ran = view is not None and view.status is Status.RUNNING
+        step = ledger.executed
+        if step and step.preemptions.get(name, life.times_preempted) != life.times_preempted:
+            continue  # it lost those blocks since, and begins anew
         if fails and (waited or ran) and life.is_live and life.load is None:
             yield Mismatch(
                 kind="goes-on-after-failure",
