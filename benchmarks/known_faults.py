@@ -3,7 +3,7 @@
     python benchmarks/known_faults.py [--seeds 3] [FAULT...]
 
 For each fault of ``known_faults.toml``: the search on the last release that shows it, with every
-invariant on and nothing said of the fault, until a signature of it is found and shrunk; then the
+invariant on (or those of one family, where the table says so) and nothing said of the fault, until a signature of it is found and shrunk; then the
 trace is replayed there and on the first later release without it. A trace that still fails there
 shows another fault of the same signature: the search then goes on with another seed, and its time
 is added. Seconds are CPU seconds of one core, import and engine construction apart.
@@ -18,8 +18,9 @@ import statistics
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
@@ -50,10 +51,12 @@ class Row:
     """Traces found on the way that another fault explains."""
 
 
-def search(release: str, seed: int, seconds: float, patterns: Sequence[str]) -> dict:
-    """Run one search under the interpreter of a release."""
+def search(fault: Mapping[str, Any], seed: int, seconds: float) -> dict:
+    """Run one search under the interpreter of the last release that shows a fault."""
+    release, patterns = fault["last"], fault["signatures"]
     python = environment_for(find_release(f"vllm=={release}")).python
     command = [str(python), str(HERE / "search_until.py"), "vllm", str(seed), str(seconds)]
+    command.append(fault.get("invariants", ""))
     env = {**os.environ, "PYTHONPATH": str(code_folder(cache_folder())), "PYTHONHASHSEED": "0"}
     done = subprocess.run(
         [*command, *patterns], env=env, capture_output=True, text=True, check=False
@@ -72,13 +75,11 @@ def replay(trace: str, release: str) -> str:
     return str(told.outcome) if isinstance(told, Replayed) else f"ERROR: {told.message}"
 
 
-def find(fault: Mapping[str, object], seed: int) -> Row:
+def find(fault: Mapping[str, Any], seed: int) -> Row:
     """Search until a trace is found that the first clean release does not show."""
     spent, signature, outcome = 0.0, "", "not found"
     for number in range(TRIES_MAX):
-        found = search(
-            str(fault["last"]), seed + 1000 * number, SECONDS_MAX - spent, fault["signatures"]
-        )
+        found = search(fault, seed + 1000 * number, SECONDS_MAX - spent)
         spent += found.get("seconds", 0.0)
         if not found["found"]:
             break

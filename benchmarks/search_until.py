@@ -1,9 +1,9 @@
 """Search a target until it shows one of the signatures asked for, and shrink it: one JSON line.
 
-    python benchmarks/search_until.py TARGET SEED CPU_SECONDS_MAX PATTERN...
+    python benchmarks/search_until.py TARGET SEED CPU_SECONDS_MAX INVARIANTS PATTERN...
 
-To be run under the interpreter of the release (`schedcheck env` prints it). Every invariant is on,
-as in ``schedcheck run``. Seconds are CPU seconds of this process; import and the first construction
+To be run under the interpreter of the release (`schedcheck env` prints it). INVARIANTS is
+what ``schedcheck run --invariants`` takes, empty for all of them. Seconds are CPU seconds of this process; import and the first construction
 of the engine stand apart.
 """
 
@@ -32,7 +32,9 @@ class Done(Exception):
     """It was found and shrunk, or the time is up."""
 
 
-def search(target_text: str, seed: int, seconds_max: float, patterns: Sequence[str]) -> dict:
+def search(
+    target_text: str, seed: int, seconds_max: float, invariants: str, patterns: Sequence[str]
+) -> dict:
     """Return what was found, and how long it took."""
     target = resolve(target_text)
     target.open(target.honours(SchedulerConfig())).close()  # type: ignore[arg-type]  once slow
@@ -64,7 +66,7 @@ def search(target_text: str, seed: int, seconds_max: float, patterns: Sequence[s
         target=target,
         target_text=target_text,
         profile=evolve(PROFILES["quick"], traces=TRACES_MAX),
-        invariants=select(""),
+        invariants=select(invariants),
         seed=seed,
         emit=emit,
     )
@@ -81,5 +83,5 @@ def _wanted(failure: Failure, patterns: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    where, number, most, *wanted = sys.argv[1:]
-    print(json.dumps(search(where, int(number), float(most), wanted)))
+    where, number, most, chosen, *wanted = sys.argv[1:]
+    print(json.dumps(search(where, int(number), float(most), chosen, wanted)))

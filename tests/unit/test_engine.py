@@ -16,7 +16,7 @@ from schedcheck.engine.jobs import ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.moves import choices, decode, drain_for, every_action, why_not
 from schedcheck.engine.perform import perform
 from schedcheck.engine.play import play_actions
-from schedcheck.engine.profiles import PROFILES, draw_load, get_profile
+from schedcheck.engine.profiles import PROFILES, Feature, draw_load, get_profile
 from schedcheck.engine.replay import replay
 from schedcheck.engine.targets import resolve
 from schedcheck.invariants.registry import every_invariant, select
@@ -41,6 +41,7 @@ from schedcheck.model.output import SchedulerOutput
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.trace import Crashed, Expectation, Header, Malformed, Trace
 from schedcheck.model.verdict import Signature, Verdict
+from schedcheck.reference.target import ReferenceTarget
 from schedcheck.sut import PieceFault, Refused, SystemUnderTest, TargetError
 
 EVERYTHING = every_invariant()
@@ -449,3 +450,17 @@ def test_requests_are_drawn_so_that_each_fits_alone():
     drawn = list(adds())
     assert len(drawn) > 100
     assert all(config.fits(add.spec.total_tokens_max) for add, config in drawn)
+
+
+class TakesDraftsBack(ReferenceTarget):
+    """A target that takes speculative decoding back where a trace asks for it."""
+
+    def honours(self, config):
+        return super().honours(evolve(config, num_speculative_tokens=0))
+
+
+def test_a_feature_that_a_target_takes_back_is_not_asked_for():
+    target = TakesDraftsBack()
+    loads = [draw_load(target, PROFILES["quick"], Random(seed)) for seed in range(200)]
+    assert not any(Feature.DRAFTS in load.features for load in loads)
+    assert any(Feature.MEDIA in load.features for load in loads)

@@ -75,6 +75,13 @@ _FEATURES: Final[Mapping[Feature, Capability]] = {
 }
 """What a target must be able to do for a feature. The order is the order of drawing."""
 
+_LIMITS: Final[Mapping[Feature, str]] = {
+    Feature.DRAFTS: "num_speculative_tokens",
+    Feature.MEDIA: "encoder_cache_size",
+    Feature.WINDOW: "sliding_window",
+}
+"""What a configuration must allow for a feature: a target may take it back in its answer."""
+
 
 class UnknownProfile(ValueError):
     """There is no profile of that name."""
@@ -225,9 +232,9 @@ def _draw_features(
         sliding_window=rng.randint(1, 2 * config.block_size + 2) if Feature.WINDOW in chosen else 0,
     )
     honoured = target.honours(wish)
-    if isinstance(honoured, SchedulerConfig):
-        return honoured, chosen
-    return config, chosen - {Feature.DRAFTS, Feature.ADAPTERS, Feature.MEDIA, Feature.WINDOW}
+    made = honoured if isinstance(honoured, SchedulerConfig) else config
+    refused = {feature for feature, limit in _LIMITS.items() if not getattr(made, limit)}
+    return made, chosen - refused
 
 
 def _draw_config(target: Target, rng: Random) -> SchedulerConfig:
