@@ -3,10 +3,11 @@
     python benchmarks/known_faults.py [--seeds 3] [FAULT...]
 
 For each fault of ``known_faults.toml``: the search on the last release that shows it, with every
-invariant on (or those of one family, where the table says so) and nothing said of the fault, until a signature of it is found and shrunk; then the
-trace is replayed there and on the first later release without it. A trace that still fails there
-shows another fault of the same signature: the search then goes on with another seed, and its time
-is added. Seconds are CPU seconds of one core, import and engine construction apart.
+invariant on (or those of one family, where the table says so) and nothing said of the fault, until
+a signature of it is found and shrunk; then the trace is replayed on the first later release without
+it. A trace that still fails there shows another fault of the same signature: the search then goes
+on with another seed, and its time is added. Seconds are CPU seconds of one core, import and engine
+construction apart.
 """
 
 from __future__ import annotations

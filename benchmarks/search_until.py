@@ -2,9 +2,9 @@
 
     python benchmarks/search_until.py TARGET SEED CPU_SECONDS_MAX INVARIANTS PATTERN...
 
-To be run under the interpreter of the release (`schedcheck env` prints it). INVARIANTS is
-what ``schedcheck run --invariants`` takes, empty for all of them. Seconds are CPU seconds of this process; import and the first construction
-of the engine stand apart.
+To be run under the interpreter of the release (`schedcheck env` prints it). INVARIANTS is what
+``schedcheck run --invariants`` takes, empty for all of them. Seconds are CPU seconds of this
+process; import and the first construction of the engine stand apart.
 """
 
 from __future__ import annotations
