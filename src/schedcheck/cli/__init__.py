@@ -21,6 +21,7 @@ from schedcheck.cli.console import (
 )
 from schedcheck.cli.curate import catalogue
 from schedcheck.cli.doctor import doctor
+from schedcheck.cli.export import export
 from schedcheck.cli.know import env, explain, list_
 from schedcheck.cli.search import run
 from schedcheck.cli.traces import replay, show, shrink
@@ -47,7 +48,9 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for command in (run, replay, shrink, show, bisect, diff, list_, explain, doctor, env, catalogue):
+for command in (
+    run, replay, shrink, show, export, bisect, diff, list_, explain, doctor, env, catalogue,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -65,12 +65,12 @@ _CODES = {
 }
 _WORST_FIRST = (OUR_FAULT, USAGE, VIOLATION, NOT_SHOWN, OK)
 
-_trace_argument = click.Path(path_type=Path)
-_python_option = click.option(
+trace_argument = click.Path(path_type=Path)
+python_option = click.option(
     "--python", type=click.Path(path_type=Path), help="Run the target under this interpreter."
 )
-_on_option = click.option("--on", help="Another target than the trace's own: vllm==0.14.0.")
-_in_process_option = click.option("--in-process", is_flag=True, help="Run it in this process.")
+on_option = click.option("--on", help="Another target than the trace's own: vllm==0.14.0.")
+in_process_option = click.option("--in-process", is_flag=True, help="Run it in this process.")
 
 
 def target_of(trace: Trace, on: str | None, python: Path | None) -> str:
@@ -142,10 +142,10 @@ def replay_in(
 
 
 @click.command(short_help="Does a trace still show what it showed?")
-@click.argument("traces", nargs=-1, required=True, type=_trace_argument)
-@_on_option
-@_python_option
-@_in_process_option
+@click.argument("traces", nargs=-1, required=True, type=trace_argument)
+@on_option
+@python_option
+@in_process_option
 @known_option
 @takes_pieces
 def replay(
@@ -202,12 +202,12 @@ def _tell(path: str, told: Replayed, *, on: str | None, more: tuple[str, ...]) -
 
 
 @click.command(short_help="Make a failing trace as small as possible.")
-@click.argument("trace", type=_trace_argument)
-@_on_option
-@_python_option
-@_in_process_option
+@click.argument("trace", type=trace_argument)
+@on_option
+@python_option
+@in_process_option
 @click.option("--budget", type=Seconds(), default="60s", show_default=True, help="At most so long.")
-@click.option("-o", "--output", type=_trace_argument, help="Default: the trace itself.")
+@click.option("-o", "--output", type=trace_argument, help="Default: the trace itself.")
 @known_option
 @takes_pieces
 def shrink(
@@ -288,11 +288,11 @@ class _Shrinking:
 
 
 @click.command(short_help="Show what happens, action by action.")
-@click.argument("trace", type=_trace_argument)
+@click.argument("trace", type=trace_argument)
 @click.option("--at", type=int, help="Only this action, with what each request then holds.")
-@_on_option
-@_python_option
-@_in_process_option
+@on_option
+@python_option
+@in_process_option
 @takes_pieces
 def show(
     trace: Path,
@@ -319,7 +319,7 @@ def show(
             put(line)
     try:
         loaded = made_with(loaded, options, on=on)
-        _must_be_ready(target_of(loaded, on, python), on)
+        must_be_ready(target_of(loaded, on, python), on)
         target, place = place_of(loaded, on, python, in_process=in_process)
         told = [
             replay_in(part, str(trace), target, place, known=issues, options=options)
@@ -348,7 +348,7 @@ def _facts(header: Header) -> Iterator[str]:
         yield f"seed/trace {header.seed}"
 
 
-def _must_be_ready(target: str, on: str | None) -> None:
+def must_be_ready(target: str, on: str | None) -> None:
     """Raise TargetError rather than prepare a release that nobody asked for."""
     if on is None and target in RELEASES and not environment_for(RELEASES[target]).is_ready():
         raise TargetError(f"{target} is not prepared (schedcheck env {target} does that)")
