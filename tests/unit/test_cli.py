@@ -236,6 +236,60 @@ def test_a_terminal_gets_colours_and_no_color_takes_them_away(type_in, engine, m
     assert "\x1b[" not in type_in("run").out
 
 
+@pytest.fixture
+def workflow(tmp_path, monkeypatch) -> Path:
+    """Be in a workflow, and return the file of its step summary."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    return tmp_path / "summary.md"
+
+
+def test_reports_are_written_beside_what_is_said(type_in, engine, tmp_path):
+    engine(Found(failure=UNSHRUNK), SHRUNK, RED)
+    plain = type_in("run")
+    engine(Found(failure=UNSHRUNK), SHRUNK, RED)
+    told = type_in("run", "--junit", "new/j.xml", "--sarif", "s.sarif")
+    assert (1, plain.out) == (told.code, told.out)
+    assert "46 -&gt; 4 actions" in (tmp_path / "new" / "j.xml").read_text()
+    (found,) = json.loads((tmp_path / "s.sarif").read_text())["runs"][0]["results"]
+    assert "REQ-001" == found["ruleId"]
+
+
+def test_a_workflow_is_told_without_being_asked(type_in, engine, workflow):
+    engine(Found(failure=UNSHRUNK), SHRUNK, RED)
+    told = type_in("run", "--json")
+    assert [] == [line for line in told.out.splitlines() if not line.startswith("{")]
+    assert 1 == told.err.count("\n::error file=.schedcheck/traces/REQ-001-")
+    assert "### REQ-001: a preempted request" in workflow.read_text()
+
+
+def test_elsewhere_nothing_is_annotated_unless_asked(type_in, engine, monkeypatch):
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    for options, times in ((), 0), (("--github",), 1):
+        engine(SHRUNK, RED)
+        assert times == type_in("run", *options).err.count("::error")
+
+
+def test_what_is_said_in_a_workflow_gives_no_orders(type_in, engine, workflow):
+    """A request's name must not set a variable of the workflow."""
+    order = evolve(STORY[0], action="::stop-commands::x ##[error]y")
+    failure = evolve(FAILURE, story=(order,), traceback="::error::x")
+    engine(Found(failure=failure), evolve(SHRUNK, failure=failure), RED)
+    told = type_in("run")
+    lines = [line.strip() for line in (told.out + told.err).splitlines()]
+    assert 1 == len([line for line in lines if line.startswith("::")])
+    assert "##[" not in told.out + told.err
+
+
+def test_a_report_that_cannot_be_written_is_one_line(type_in, engine, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    engine(RED)
+    told = type_in("run", "--junit", "file/j.xml")
+    assert 2 == told.code
+    assert "cannot write file/j.xml" in told.err
+
+
 # Nothing is lost.
 
 

@@ -14,6 +14,7 @@ import click
 
 from schedcheck.engine.events import Failure, Fault, Progress
 from schedcheck.engine.saving import FOLDER, file_name, save
+from schedcheck.report.github import defused
 from schedcheck.report.words import Paint, clean, plain
 from schedcheck.tracefile import TraceUnwritable
 
@@ -35,9 +36,23 @@ class OutputLost(Exception):
         self.code = code
 
 
+def in_workflow() -> bool:
+    """Return whether a GitHub workflow reads what is said."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
 def put(text: str = "") -> None:
     """Put a line on standard output. Raises OutputLost."""
-    put_bytes(f"{text}\n".encode(sys.stdout.encoding or "utf-8", "replace"))
+    put_bytes(_encoded(defused(text) if in_workflow() else text))
+
+
+def put_command(text: str) -> None:
+    """Put a command to a workflow on standard error, which is read like standard output there."""
+    _say(text)
+
+
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode(sys.stdout.encoding or "utf-8", "replace")
 
 
 def put_bytes(content: bytes) -> None:
@@ -55,6 +70,10 @@ def put_bytes(content: bytes) -> None:
 
 def say(text: str) -> None:
     """Say something to the person, not to whoever reads the output."""
+    _say(defused(text) if in_workflow() else text)
+
+
+def _say(text: str) -> None:
     try:
         click.echo(text, err=True)
     except OSError:

@@ -26,6 +26,7 @@ from schedcheck.cli.console import (
     say,
 )
 from schedcheck.cli.pieces import again, pieces, takes_pieces
+from schedcheck.cli.reports import Reports
 from schedcheck.engine.events import (
     Ended,
     Failure,
@@ -66,6 +67,9 @@ _LINES_AT_ONCE = 12
 @known_option
 @click.option("--strict", is_flag=True, help="Exit 3 if an invariant is vacuous or unknown.")
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON Lines instead of text.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Write SARIF 2.1.0 to this file.")
+@click.option("--github", is_flag=True, help="Annotate a workflow. Default: if there is one.")
 @click.option("--in-process", is_flag=True, help="Run the target in this process.")
 @click.option("--python", type=click.Path(path_type=Path), help="Run it under this interpreter.")
 @takes_pieces
@@ -79,6 +83,9 @@ def run(
     known: str | None,
     strict: bool,  # noqa: FBT001  click passes options by name
     as_json: bool,  # noqa: FBT001
+    junit: Path | None,
+    sarif: Path | None,
+    github: bool,  # noqa: FBT001
     in_process: bool,  # noqa: FBT001
     python: Path | None,
     scheduler: str | None,
@@ -119,6 +126,7 @@ def run(
         options=options,
     )
     adapter = target if ":" in target else ""
+    reports = Reports(junit=junit, sarif=sarif, github=github)
     listener = _Listener(
         ticker=ticker,
         strict=strict,
@@ -126,6 +134,7 @@ def run(
         adapter=adapter,
         options=options,
         more=again(options, python),
+        reports=reports,
     )
     try:
         perform(job, listener.hear, place=place)
@@ -146,6 +155,7 @@ class _Listener:
     options: Options
     more: tuple[str, ...]
     """What else a replay has to be given."""
+    reports: Reports
     code: int = field(init=False, default=OK)
     keeper: Keeper = field(init=False, factory=Keeper)
     pending: dict[str, Failure] = field(init=False, factory=dict)
@@ -200,12 +210,14 @@ class _Listener:
     def _tell(self, failure: Failure, path: str) -> None:
         if path and path not in self.paths:
             self.paths.append(path)
+        self.reports.tell(failure, path)
         if not self.as_json:
             for line in failure_lines(failure, path=path, more=self.more, paint=painter()):
                 put(line)
             put()
 
     def _ended(self, event: Ended) -> None:
+        self.reports.ended = event
         if not self.as_json:
             name = " ".join(filter(None, (event.target, event.version, *self.options.words)))
             for line in summary_lines(event, name=name, paint=painter()):
@@ -233,5 +245,6 @@ class _Listener:
             for number, path in enumerate(self.paths):
                 typed = clean(command("replay", path, on=self.adapter, more=self.more))
                 put(f"{'replay' if number == 0 else '':<13}{typed}")
+        self.reports.write()
         if not self.keeper.could_write:
             self.code = USAGE
