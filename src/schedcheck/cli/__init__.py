@@ -24,7 +24,8 @@ from schedcheck.cli.doctor import doctor
 from schedcheck.cli.export import export
 from schedcheck.cli.know import env, explain, list_
 from schedcheck.cli.search import run
-from schedcheck.cli.traces import replay, show, shrink
+from schedcheck.cli.show import show
+from schedcheck.cli.traces import replay, shrink
 from schedcheck.invariants.registry import UnknownInvariant
 from schedcheck.sut import TargetError
 from schedcheck.tracefile import TraceError, TraceUnwritable

@@ -1,12 +1,11 @@
-"""``replay``, ``shrink`` and ``show``: what is done with a trace."""
+"""``replay`` and ``shrink``, and what all commands about traces share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from attrs import define, evolve, field
+from attrs import define, field
 
 from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.cli.console import (
@@ -37,21 +36,18 @@ from schedcheck.engine.events import (
     Smaller,
 )
 from schedcheck.engine.jobs import ReplayJob, ShrinkJob
-from schedcheck.engine.story import words_for, words_for_config
 from schedcheck.host.environments import environment_for
 from schedcheck.host.releases import RELEASES
 from schedcheck.host.supervisor import Place, perform, place_for
 from schedcheck.model.known import KnownIssue
 from schedcheck.model.options import NO_OPTIONS, Options
-from schedcheck.model.trace import Header, Trace
+from schedcheck.model.trace import Trace
 from schedcheck.report.text import (
     command,
     failure_lines,
-    moment_lines,
     replay_lines,
-    story_lines,
 )
-from schedcheck.report.words import clean, fact_lines
+from schedcheck.report.words import clean
 from schedcheck.sut import TargetError
 from schedcheck.tracefile import TraceError, encode, read, write_bytes
 
@@ -120,10 +116,11 @@ def replay_in(
     known: tuple[KnownIssue, ...] = (),
     with_moments: bool = False,
     options: Options = NO_OPTIONS,
+    with_scenes: bool = False,
 ) -> Replayed | Fault:
     """Replay one trace on a target made with the options that were typed. Raises TargetError.
 
-    ``with_moments``: telling everything that was to be seen.
+    ``with_moments``: telling everything that was to be seen; ``with_scenes``: what is to be drawn.
     """
     heard: list[JobEvent] = []
     job = ReplayJob(
@@ -133,12 +130,19 @@ def replay_in(
         known=known,
         with_moments=with_moments,
         options=options,
+        with_scenes=with_scenes,
     )
     perform(job, heard.append, place=place)
     for event in heard:
         if isinstance(event, Replayed | Fault):
             return event
     return Fault(message=f"nothing was said about {name}", is_ours=True)
+
+
+def must_be_ready(target: str, on: str | None) -> None:
+    """Raise TargetError rather than prepare a release that nobody asked for."""
+    if on is None and target in RELEASES and not environment_for(RELEASES[target]).is_ready():
+        raise TargetError(f"{target} is not prepared (schedcheck env {target} does that)")
 
 
 @click.command(short_help="Does a trace still show what it showed?")
@@ -285,98 +289,3 @@ class _Shrinking:
         if event.budget_spent:
             typed = command("shrink", path, on=self.on, more=self.more)
             say(f"the budget is spent: {typed} goes on from here")
-
-
-@click.command(short_help="Show what happens, action by action.")
-@click.argument("trace", type=trace_argument)
-@click.option("--at", type=int, help="Only this action, with what each request then holds.")
-@on_option
-@python_option
-@in_process_option
-@takes_pieces
-def show(
-    trace: Path,
-    at: int | None,
-    on: str | None,
-    python: Path | None,
-    in_process: bool,  # noqa: FBT001  click passes options by name
-    scheduler: str | None,
-    connector: str | None,
-    config: tuple[str, ...],
-) -> None:
-    """Show what happens in TRACE, action by action: queues and counts where they change.
-
-    The trace is replayed on its own target. Where that is not at hand, its actions alone are shown;
-    nothing is installed for the sake of showing.
-    """
-    loaded, issues = load(trace), known_issues()
-    options = pieces(scheduler=scheduler, connector=connector, config=config)
-    actions = len(loaded.actions)
-    if at is not None and not 1 <= at <= actions:
-        raise click.UsageError(f"--at {at}: {trace} has actions 1 to {actions}")
-    for facts in (_facts(loaded.header), words_for_config(loaded.header.config).split(" · ")):
-        for line in fact_lines(facts):
-            put(line)
-    try:
-        loaded = made_with(loaded, options, on=on)
-        must_be_ready(target_of(loaded, on, python), on)
-        target, place = place_of(loaded, on, python, in_process=in_process)
-        told = [
-            replay_in(part, str(trace), target, place, known=issues, options=options)
-            for part in _parts(loaded, range(at - 1, at + 1) if at else range(actions, actions + 1))
-        ]
-    except TargetError as error:
-        told = [Fault(message=str(error))]
-    last = told[-1]
-    if isinstance(last, Fault) and last.is_ours:
-        raise click.exceptions.Exit(fault_code(last))
-    if isinstance(last, Fault):
-        complain(f"{last.message}; only the actions are shown")
-        for number, action in enumerate(loaded.actions, 1):
-            if at in (None, number):
-                put(f"{number:>4}  {clean(words_for(action))}")
-        return
-    before = told[0] if len(told) > 1 else None
-    _show(last, before if isinstance(before, Replayed) else None, at)
-
-
-def _facts(header: Header) -> Iterator[str]:
-    yield " ".join(filter(None, (header.target, header.version, *header.options.words)))
-    if header.expect is not None:
-        yield f"expects {header.expect.signature} at {header.expect.step}"
-    if header.seed:
-        yield f"seed/trace {header.seed}"
-
-
-def must_be_ready(target: str, on: str | None) -> None:
-    """Raise TargetError rather than prepare a release that nobody asked for."""
-    if on is None and target in RELEASES and not environment_for(RELEASES[target]).is_ready():
-        raise TargetError(f"{target} is not prepared (schedcheck env {target} does that)")
-
-
-def _parts(trace: Trace, lengths: range) -> list[Trace]:
-    """Return the trace's beginnings; only the whole of it is expected to show something."""
-    shorter = evolve(trace.header, expect=None)
-    return [
-        trace
-        if length == len(trace.actions)
-        else Trace(header=shorter, actions=trace.actions[:length])
-        for length in lengths
-        if length
-    ]
-
-
-def _show(told: Replayed, before: Replayed | None, at: int | None) -> None:
-    """Show the table, or one action with what it changed."""
-    lines = story_lines(told.story, changes_only=True, paint=painter())
-    if at is not None and told.story:
-        lines = moment_lines(
-            told.story[-1],
-            told.holdings,
-            before=before.story[-1] if before is not None and before.story else None,
-            holdings_before=before.holdings if before is not None else (),
-        )
-    for line in lines:
-        put(line)
-    if told.failure is None and told.outcome in (Outcome.DRIFTED, Outcome.ERROR):
-        complain(told.reason)

@@ -76,6 +76,38 @@ class Moment:
 
 
 @frozen(kw_only=True)
+class Lane:
+    """One request at one moment, as far as the scheduler shows it."""
+
+    status: str = ""
+    tokens_computed: int | None = None
+    tokens_known: int | None = None
+    blocks: tuple[int, ...] | None = None
+    """Of all KV cache groups, null blocks left out."""
+
+
+@frozen(kw_only=True)
+class Flight:
+    """One step, from the action that planned it to the action that executed it."""
+
+    step_id: int
+    planned: int
+    completed: int | None = None
+    """None: it was in flight at the end."""
+    tokens: Mapping[str, int] = field(factory=dict)
+    """Tokens to compute, by request."""
+
+
+@frozen(kw_only=True)
+class Scenes:
+    """A trace in pictures: what a page needs beyond a story."""
+
+    lanes: tuple[Mapping[str, Lane], ...]
+    """The requests after each action."""
+    flights: tuple[Flight, ...]
+
+
+@frozen(kw_only=True)
 class Complaint:
     """One finding, as text."""
 
@@ -390,6 +422,8 @@ class Replayed:
     """Everything that was to be seen, if the job asked for it."""
     unseen: tuple[str, ...] = ()
     """Topics of facts that the target does not show at all."""
+    scenes: Scenes | None = None
+    """Every request after every action, if that was asked for."""
 
 
 @frozen(kw_only=True)

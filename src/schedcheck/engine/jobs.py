@@ -51,6 +51,8 @@ class ReplayJob:
     known: tuple[KnownIssue, ...] = ()
     """As in a RunJob. What the trace itself is expected to show is never looked past."""
     options: Options = NO_OPTIONS
+    with_scenes: bool = False
+    """Whether to tell every request after every action."""
 
 
 @frozen(kw_only=True)

@@ -40,6 +40,7 @@ def perform(job: Job, emit: Emit, *, blackbox: BlackBox | None = None) -> None:
                     blackbox=blackbox,
                     known=covering(job.known, target.name, target.version),
                     with_moments=job.with_moments,
+                    with_scenes=job.with_scenes,
                 )
                 emit(told)
             case ShrinkJob():

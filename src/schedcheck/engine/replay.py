@@ -10,6 +10,7 @@ from schedcheck.engine.failures import failure_of
 from schedcheck.engine.known import signatures_of
 from schedcheck.engine.moments import moments_of, unseen_by
 from schedcheck.engine.play import Playback, looking_past, play
+from schedcheck.engine.scenes import scenes_of
 from schedcheck.engine.story import holdings, tell
 from schedcheck.invariants.registry import Invariant, every_invariant
 from schedcheck.model.known import KnownIssue
@@ -26,12 +27,13 @@ def replay(
     blackbox: BlackBox | None = None,
     known: Sequence[KnownIssue] = (),
     with_moments: bool = False,
+    with_scenes: bool = False,
 ) -> Replayed:
     """Replay a trace strictly and say what became of its expectation.
 
     Known findings are looked past on the way to it. A trace that is expected to hold is to hold:
     then nothing is. ``with_moments`` tells everything that was to be seen as well, so that it can
-    be compared.
+    be compared, ``with_scenes`` each request after each action, so that it can be drawn.
     """
     expect = trace.header.expect
     expected = str(expect.signature) if expect else ""
@@ -67,6 +69,7 @@ def replay(
         failure=_failure(trace, playback),
         moments=moments_of(playback.records) if with_moments else (),
         unseen=unseen_by(target.capabilities) if with_moments else (),
+        scenes=scenes_of(playback.records) if with_scenes else None,
     )
 
 
