@@ -573,6 +573,37 @@ def test_show_prepares_no_environment(type_in, engine, trace, monkeypatch, tmp_p
     assert "vllm==0.13.0 is not prepared (schedcheck env vllm==0.13.0 does that)" in told.err
 
 
+def test_show_draws_every_picture_that_is_asked_for(type_in, engine, trace, tmp_path):
+    jobs = engine(evolve(replayed(Outcome.FAILED, ""), failure=FAILURE))
+    told = type_in("show", trace, "--html", "a.html", "--svg", "b/a.svg", "--perfetto", "a.json")
+    assert (0, "") == (told.code, told.out)
+    assert [True] == [job.with_scenes for job in jobs]
+    beginnings = [(tmp_path / name).read_text()[:5] for name in ("a.html", "b/a.svg", "a.json")]
+    assert ["<!doc", "<?xml", '{"tra'] == beginnings
+    assert "## Not covered" in (tmp_path / "a.html").read_text(), "the invariant's page"
+
+
+def test_a_picture_needs_the_target(type_in, engine, trace, tmp_path):
+    engine(Fault(message="vllm is not installed"))
+    told = type_in("show", trace, "--svg", "a.svg")
+    assert (2, "schedcheck: vllm is not installed\n") == (told.code, told.err)
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_a_picture_is_of_every_action(type_in, engine, trace):
+    engine(ENDED)
+    told = type_in("show", trace, "--html", "a.html", "--at", 1)
+    assert 2 == told.code
+    assert "leave --at out, and open #s1" in told.err
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(type_in, engine, trace, tmp_path):
+    engine(evolve(replayed(Outcome.FAILED, ""), failure=FAILURE))
+    told = type_in("show", trace, "--html", tmp_path)
+    assert (2, 1) == (told.code, len(told.err.splitlines()))
+    assert "cannot write" in told.err
+
+
 # What there is to know.
 
 

@@ -8,12 +8,12 @@ from xml.etree import ElementTree as ET
 from attrs import define, field
 
 from schedcheck.engine.events import StoryLine
-from schedcheck.report.page.view import LETTERS, View, letter_of
+from schedcheck.report.page.view import View, letter_of
 from schedcheck.report.words import clean, shortened
 
 _CELL: Final = 22
 _ROW: Final = 18
-_BRACKET: Final = 12
+_BRACKET: Final = 15
 _LEFT: Final = 130
 _MARGIN: Final = 12
 _ACTION_WIDTH: Final = 110
@@ -133,11 +133,11 @@ class _Drawing:
 
     def _bracket(self, first: int, last: int, text: str, *, is_open: bool) -> None:
         left, right, top = self._x(first) + 2, self._x(last) + _CELL - 3, self.y
-        path = f"M{left} {top} v8 H{right}" + ("" if is_open else " v-8")
+        path = f"M{left} {top} v11 H{right}" + ("" if is_open else " v-11")
         ET.SubElement(self.root, "path", d=path, fill="none", stroke="#1b1f24")
-        self.y -= 6
+        self.y -= 5
         self._text((left + right) / 2, text, size=8, fill="#656d76", more="middle")
-        self.y += 6
+        self.y += 5
 
     def _block(self, block: int) -> None:
         self._text(_MARGIN, f"block {block}", fill="#656d76")
@@ -169,5 +169,5 @@ class _Drawing:
 
     def _legend(self) -> None:
         self.y += 6
-        words = [f"{letter} {status.lower()}" for status, letter in LETTERS.items()]
-        self._line(shortened(" · ".join([*words, "E ended"]), 140), fill="#656d76", size=9)
+        words = "W waits · L loads · G waits for its grammar · C for a chunk · R runs · P preempted"
+        self._line(f"{words} · E ended · +1 tokens of a step in flight", fill="#656d76", size=9)
