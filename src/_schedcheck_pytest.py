@@ -14,9 +14,11 @@ when the first test runs. ``-p no:schedcheck`` leaves it out.
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, Protocol
@@ -205,7 +207,12 @@ def _told(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the verifies reached that found nothing: coverage belongs to a green run."""
+    """Print what the verifies reached that found nothing: coverage belongs to a green run.
+
+    In a GitHub workflow, put violations on its page as well.
+    """
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        _tell_the_workflow(terminalreporter)
     if terminalreporter.config.getoption("verbose") < 0:
         return
     told = sorted(
@@ -222,6 +229,32 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(nodeid, bold=True)
         for line in text.splitlines():
             terminalreporter.write_line(f"  {line}")
+
+
+def _tell_the_workflow(terminal: pytest.TerminalReporter) -> None:
+    """Annotate each test that failed with a violation, and add its table to the step's summary."""
+    from schedcheck.report.export.issue import fenced  # noqa: PLC0415  see the top
+    from schedcheck.report.github import workflow_command  # noqa: PLC0415
+
+    fences: list[str] = []
+    for report in terminal.stats.get("failed", []):
+        facts = dict(report.user_properties)
+        if "schedcheck_invariant" not in facts:
+            continue
+        file, line, name = report.location
+        told = str(facts.get("schedcheck_signature", facts["schedcheck_invariant"]))
+        text = report.longreprtext
+        first = text.splitlines()[:1]
+        command = workflow_command(
+            "error", name, *first, title=told, file=file, line=(line or 0) + 1
+        )
+        terminal.ensure_newline()
+        terminal.write_line(command)
+        fences += ["", *fenced(text.splitlines(), "text")]
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if fences and path:
+        with suppress(OSError), Path(path).open("a", encoding="utf-8", errors="replace") as summary:
+            summary.write("\n".join(["## schedcheck", *fences, ""]))
 
 
 # Trace files.

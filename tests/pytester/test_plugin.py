@@ -275,6 +275,41 @@ class TestFailingVerify:
         assert (pytester.path / told["schedcheck_trace"]).is_file()
 
 
+class TestWorkflow:
+    """In a GitHub workflow."""
+
+    @pytest.fixture
+    def summary(self, pytester, monkeypatch):
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
+        return pytester.path / "summary.md"
+
+    def test_a_violation_is_annotated_at_its_test_and_told_in_the_summary(self, pytester, summary):
+        pytester.makepyfile(test_it=FAILING)
+        result = pytester.runpytest(*STRICT)
+        result.stdout.fnmatch_lines(
+            ["::error file=test_it.py,line=3,title=REQ-005/in-no-queue::test_lifecycle%0A*"]
+        )
+        assert "VIOLATED  REQ-005" in summary.read_text()
+
+    def test_so_is_a_trace_that_shows_something_else(self, pytester, project, summary):
+        project(with_header(MINIMAL, target="reference"))
+        result = pytester.runpytest(*STRICT)
+        result.stdout.fnmatch_lines(["::error file=tests/traces/it.trace.jsonl,line=1,title=REQ-*"])
+
+    def test_what_passes_or_fails_for_its_own_reasons_is_not(self, pytester, summary):
+        pytester.makepyfile(PASSING, test_fails="def test_it():\n    assert False")
+        result = pytester.runpytest(*STRICT)
+        result.assert_outcomes(passed=1, failed=1)
+        result.stdout.no_fnmatch_line("*::error*")
+        assert not summary.exists()
+
+    def test_elsewhere_nothing_is(self, pytester, monkeypatch):
+        monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+        pytester.makepyfile(FAILING)
+        pytester.runpytest(*STRICT).stdout.no_fnmatch_line("*::error*")
+
+
 class TestOptions:
     def test_they_win_over_what_a_test_asks_for_and_are_shown(self, pytester):
         pytester.makepyfile(FAILING)

@@ -33,18 +33,25 @@ def defused(text: str) -> str:
 def annotation(told: Told) -> str:
     """Return the command that puts a violation on the page of a workflow's run."""
     failure, complaint = told.failure, told.failure.complaint
-    word = "warning" if failure.severity is Severity.MINOR else "error"
-    places = {"file": told.path, "line": str(complaint.step + 1) if told.path else ""}
-    places["title"] = f"{complaint.invariant} {title_of(complaint.invariant)}".strip()
+    return workflow_command(
+        "warning" if failure.severity is Severity.MINOR else "error",
+        f"{complaint.subject}: {complaint.found}",
+        f"expected: {complaint.expected}",
+        f"{failure.target} {failure.version}".strip() + f", {failure.actions} actions",
+        title=f"{complaint.invariant} {title_of(complaint.invariant)}".strip(),
+        file=told.path,
+        line=complaint.step + 1,
+    )
+
+
+def workflow_command(word: str, *lines: str, title: str, file: str, line: int) -> str:
+    """Return the command for an ``error`` or a ``warning`` at a place; ``file`` may be empty."""
+    places = {"file": file, "line": str(line) if file else "", "title": title}
     values = ",".join(
         f"{key}={_escaped(clean(value), _VALUE_ESCAPES)}" for key, value in places.items() if value
     )
-    lines = (
-        f"{clean(complaint.subject)}: {clean(complaint.found)}",
-        f"expected: {clean(complaint.expected)}",
-        f"{clean(f'{failure.target} {failure.version}'.strip())}, {failure.actions} actions",
-    )
-    return f"::{word} {values}::{_escaped(chr(10).join(lines), _ESCAPES)}"
+    message = "\n".join(map(clean, lines))
+    return f"::{word} {values}::{_escaped(message, _ESCAPES)}"
 
 
 def _escaped(text: str, escapes: dict[str, str]) -> str:

@@ -73,11 +73,11 @@ _ON: Final = {
         "TOK-001/token-repeated", "TOK-001/token-lost", "TOK-001/token-wrong",
         "TOK-002/delivered-after-end", "TOK-002/beyond-its-end",
     ),
-    "on-counts": ("CACHE-004/impossible-counts",),
+    "on-counts": ("CACHE-004/impossible-counts", "CACHE-004/wrong-counts"),
     "on-completion": ("TOK-005/not-ended",),
     "": (
         "SCH-012/waiting-order-changed", "SCH-004/unknown-request", "SCH-004/tokens-unknown",
-        "KV-005/table-too-short",
+        "KV-005/table-too-short", "TOK-004/sampled-not-delivered",
     ),
 }  # fmt: skip
 """Signatures that the template has an assertion for, by the moment at which it is made."""
