@@ -18,7 +18,6 @@ import os
 import secrets
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, Protocol
@@ -234,7 +233,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _tell_the_workflow(terminal: pytest.TerminalReporter) -> None:
     """Annotate each test that failed with a violation, and add its table to the step's summary."""
     from schedcheck.report.export.issue import fenced  # noqa: PLC0415  see the top
-    from schedcheck.report.github import workflow_command  # noqa: PLC0415
+    from schedcheck.report.github import append_to_summary, workflow_command  # noqa: PLC0415
 
     fences: list[str] = []
     for report in terminal.stats.get("failed", []):
@@ -251,10 +250,8 @@ def _tell_the_workflow(terminal: pytest.TerminalReporter) -> None:
         terminal.ensure_newline()
         terminal.write_line(command)
         fences += ["", *fenced(text.splitlines(), "text")]
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if fences and path:
-        with suppress(OSError), Path(path).open("a", encoding="utf-8", errors="replace") as summary:
-            summary.write("\n".join(["## schedcheck", *fences, ""]))
+    if fences:
+        append_to_summary("\n".join(["## schedcheck", *fences, ""]))
 
 
 # Trace files.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from attrs import define, field
 
 from schedcheck import __version__
-from schedcheck.cli.console import in_workflow, put_command, say
+from schedcheck.cli.console import complain, in_workflow, put_command
 from schedcheck.engine.events import Ended, Failure
-from schedcheck.report.github import annotation, step_summary
+from schedcheck.report.github import annotation, append_to_summary, step_summary
 from schedcheck.report.junit import Told, junit_xml
 from schedcheck.report.sarif import sarif_json
 from schedcheck.tracefile import write_bytes
-
-SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 
 
 @define(kw_only=True)
@@ -39,20 +36,12 @@ class Reports:
         if self.github or in_workflow():
             for one in told:
                 put_command(annotation(one))
-            self._append_summary(step_summary(self.ended, told))
+            problem = append_to_summary(step_summary(self.ended, told))
+            if problem:
+                complain(problem)
         if self.ended is None:
             return  # what is known of a lost run is no result
         if self.junit is not None:
             write_bytes(self.junit, junit_xml(self.ended, told))
         if self.sarif is not None:
             write_bytes(self.sarif, sarif_json(self.ended, told, schedcheck=__version__))
-
-    def _append_summary(self, text: str) -> None:
-        path = os.environ.get(SUMMARY_VARIABLE)
-        if not path:
-            return
-        try:
-            with Path(path).open("a", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-        except OSError as error:
-            say(f"schedcheck: cannot write the step summary: {error.strerror}")

@@ -6,8 +6,10 @@ own commands (``annotation``), and defused wherever else they might begin a line
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from schedcheck.engine.events import Ended, Failure
@@ -52,6 +54,19 @@ def workflow_command(word: str, *lines: str, title: str, file: str, line: int) -
     )
     message = "\n".join(map(clean, lines))
     return f"::{word} {values}::{_escaped(message, _ESCAPES)}"
+
+
+def append_to_summary(text: str) -> str:
+    """Add Markdown to the summary of a workflow's step, if there is one; return what went wrong."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return ""
+    try:
+        with Path(path).open("a", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        return f"cannot write the step summary: {error.strerror}"
+    return ""
 
 
 def _escaped(text: str, escapes: dict[str, str]) -> str:
