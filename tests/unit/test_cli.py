@@ -47,7 +47,8 @@ class Told:
 def type_in(tmp_path, monkeypatch, capsys) -> Callable[..., Told]:
     """Return what types a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SCHEDCHECK_DEBUG", raising=False)
+    for name in ("SCHEDCHECK_DEBUG", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: object) -> Told:
         monkeypatch.setattr(sys, "argv", ["schedcheck", *map(str, arguments)])
@@ -237,7 +238,7 @@ def test_a_terminal_gets_colours_and_no_color_takes_them_away(type_in, engine, m
 
 
 @pytest.fixture
-def workflow(tmp_path, monkeypatch) -> Path:
+def workflow(type_in, tmp_path, monkeypatch) -> Path:
     """Be in a workflow, and return the file of its step summary."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
@@ -263,9 +264,7 @@ def test_a_workflow_is_told_without_being_asked(type_in, engine, workflow):
     assert "### REQ-001: a preempted request" in workflow.read_text()
 
 
-def test_elsewhere_nothing_is_annotated_unless_asked(type_in, engine, monkeypatch):
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+def test_elsewhere_nothing_is_annotated_unless_asked(type_in, engine):
     for options, times in ((), 0), (("--github",), 1):
         engine(SHRUNK, RED)
         assert times == type_in("run", *options).err.count("::error")
