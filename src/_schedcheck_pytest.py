@@ -195,6 +195,11 @@ def _told(
 ) -> TerminalRepr:
     """Return an exception's own text, with a headline for the short summary."""
     told = excinfo.getrepr(style="value", chain=False)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        from schedcheck.report.github import defused  # noqa: PLC0415  see the top
+
+        for entry in told.reprtraceback.reprentries:
+            entry.lines = [defused(line) for line in entry.lines]
     if told.reprcrash is not None:
         told.reprcrash.message = headline
         if place is not None:

@@ -297,6 +297,20 @@ class TestWorkflow:
         result = pytester.runpytest(*STRICT)
         result.stdout.fnmatch_lines(["::error file=tests/traces/it.trace.jsonl,line=1,title=REQ-*"])
 
+    def test_a_name_in_a_trace_gives_no_orders(self, pytester, project, summary):
+        """What a workflow reads as a command begins a line, whatever blanks are before it."""
+        name = ":" * 100  # so long that it goes on on the next line
+        renamed = [
+            evolve(one, finish_loads=(name,)) if getattr(one, "finish_loads", ()) else one
+            for one in MINIMAL.actions
+        ]
+        renamed = [evolve(one, request=name) if hasattr(one, "request") else one for one in renamed]
+        project(with_header(evolve(MINIMAL, actions=tuple(renamed)), expect=None))
+        result = pytester.runpytest(*STRICT)
+        result.assert_outcomes(failed=1)
+        orders = [line for line in result.outlines if line.lstrip().startswith("::")]
+        assert 1 == len(orders), "only our own"
+
     def test_what_passes_or_fails_for_its_own_reasons_is_not(self, pytester, summary):
         pytester.makepyfile(PASSING, test_fails="def test_it():\n    assert False")
         result = pytester.runpytest(*STRICT)
