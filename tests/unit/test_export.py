@@ -148,6 +148,18 @@ def test_every_signature_has_one_assertion_that_is_called(signature):
     assert asserted
 
 
+def test_what_raised_is_looked_for_where_the_engine_was_looked_at():
+    """A queue that raises when it is read raises in no call of its own."""
+    header = trace_of("r0").header
+    expect = Expectation(signature=Signature("ENG-001", "TypeError-in-__iter__"), step=3)
+    trace = evolve(trace_of("r0"), header=evolve(header, expect=expect))
+    source = vllm_test(trace)
+    assert "def test_eng_001():" in source
+    assert "        self.queues()\n" in source
+    used, made = names_used(source)
+    assert set() == used - made
+
+
 def names_used(source: str) -> tuple[set[str], set[str]]:
     """Return the names that a module reads and those that it or Python defines."""
     tree = ast.parse(source)

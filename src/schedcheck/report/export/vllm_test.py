@@ -135,7 +135,7 @@ def _is_change(signature: str) -> bool:
 def _moment(signature: str) -> set[str]:
     invariant = signature.partition("/")[0]
     moments = {moment for moment, some in _ON.items() if signature in some}
-    if invariant == "REQ-006":
+    if invariant in ("REQ-006", "ENG-001"):
         moments.add("on-look")
     if invariant in _NEEDING_BLOCKS:
         moments.add("blocks")
