@@ -66,6 +66,12 @@ def test_each_invariant_is_a_test_case():
     }
 
 
+def test_a_known_issue_is_neither_a_pass_nor_a_failure():
+    (suite,) = parsed(ended(result("KV-001", Verdict.KNOWN)), [])
+    assert (1, 0, 1) == (suite.tests, suite.failures, suite.skipped)
+    assert ["known"] == [one.message for case in suite for one in case.result]
+
+
 def test_a_failure_holds_what_the_terminal_shows():
     (suite,) = parsed()
     (case,) = (one for one in suite if one.name.startswith("REQ-001"))

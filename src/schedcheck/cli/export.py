@@ -8,6 +8,7 @@ import click
 from attrs import evolve
 
 from schedcheck import __version__
+from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.cli.console import USAGE, complain, fault_code, put_bytes, say
 from schedcheck.cli.traces import (
     in_process_option,
@@ -74,7 +75,7 @@ def _replayed(
     try:
         must_be_ready(target_of(trace, on, python), on)
         target, place = place_of(trace, on, python, in_process=in_process)
-        told = replay_in(trace, name, target, place)
+        told = replay_in(trace, name, target, place, known=known_issues())
     except TargetError as error:
         told = Fault(message=str(error))
     if isinstance(told, Fault) and told.is_ours:
