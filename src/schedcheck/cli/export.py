@@ -10,6 +10,7 @@ from attrs import evolve
 from schedcheck import __version__
 from schedcheck.catalogue.exemptions import known_issues
 from schedcheck.cli.console import USAGE, complain, fault_code, put_bytes, say
+from schedcheck.cli.pieces import made_with, pieces, takes_pieces
 from schedcheck.cli.traces import (
     in_process_option,
     load,
@@ -22,6 +23,7 @@ from schedcheck.cli.traces import (
     trace_argument,
 )
 from schedcheck.engine.events import Fault, Replayed
+from schedcheck.model.options import Options
 from schedcheck.model.trace import Trace
 from schedcheck.report.export import CannotExport, issue_lines, own_test, vllm_test
 from schedcheck.sut import TargetError
@@ -37,6 +39,7 @@ _FORMS = ("pytest", "issue", "jsonl")
 @on_option
 @python_option
 @in_process_option
+@takes_pieces
 def export(
     trace: Path,
     form: str,
@@ -44,6 +47,9 @@ def export(
     on: str | None,
     python: Path | None,
     in_process: bool,  # noqa: FBT001  click passes options by name
+    scheduler: str | None,
+    connector: str | None,
+    config: tuple[str, ...],
 ) -> None:
     """Hand TRACE over to those who can mend what it shows.
 
@@ -59,7 +65,8 @@ def export(
     if form == "jsonl":
         content = encode(loaded)
     else:
-        told = _replayed(loaded, str(trace), on, python, in_process=in_process)
+        options = pieces(scheduler=scheduler, connector=connector, config=config)
+        told = _replayed(loaded, str(trace), on, python, in_process=in_process, options=options)
         content = _issue(loaded, told, on) if form == "issue" else _test(loaded, told, on)
     if output is None:
         put_bytes(content)
@@ -69,13 +76,20 @@ def export(
 
 
 def _replayed(
-    trace: Trace, name: str, on: str | None, python: Path | None, *, in_process: bool
+    trace: Trace,
+    name: str,
+    on: str | None,
+    python: Path | None,
+    *,
+    in_process: bool,
+    options: Options,
 ) -> Replayed | None:
     """Return what a replay shows; None, saying why, where there can be none."""
     try:
+        trace = made_with(trace, options, on=on)
         must_be_ready(target_of(trace, on, python), on)
         target, place = place_of(trace, on, python, in_process=in_process)
-        told = replay_in(trace, name, target, place, known=known_issues())
+        told = replay_in(trace, name, target, place, known=known_issues(), options=options)
     except TargetError as error:
         told = Fault(message=str(error))
     if isinstance(told, Fault) and told.is_ours:

@@ -144,6 +144,8 @@ def _moment(signature: str) -> set[str]:
 
 def _check_actions(trace: Trace) -> None:
     config = trace.header.config
+    if trace.header.options.words:
+        raise CannotExport("a test that stands alone knows vLLM's own scheduler and options alone")
     for action in trace.actions:
         if isinstance(action, Preempt | AddChunk) or (
             isinstance(action, Add) and action.spec.chunks
