@@ -30,6 +30,7 @@ from schedcheck.model.actions import (
     Step,
 )
 from schedcheck.model.config import Dialect, SchedulerConfig
+from schedcheck.model.options import options_of
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.trace import Expectation, Header, Trace
 from schedcheck.model.verdict import Signature
@@ -240,6 +241,13 @@ def test_what_cannot_stand_alone_is_one_line(change, said):
         vllm_test(Trace(header=header, actions=actions))
     assert said in str(error.value)
     assert 1 == len(str(error.value).splitlines())
+
+
+def test_a_scheduler_of_ones_own_does_not_stand_alone():
+    trace = trace_of("r0")
+    options = options_of(connector="mine.module:Connector")
+    with pytest.raises(CannotExport, match="vLLM's own scheduler and options alone"):
+        vllm_test(evolve(trace, header=evolve(trace.header, options=options)))
 
 
 def test_an_id_that_is_used_again_is_used_again():
