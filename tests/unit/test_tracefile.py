@@ -719,11 +719,11 @@ def test_random_bytes_give_one_printable_line():
 
 
 def test_a_file_has_bounds(monkeypatch):
-    monkeypatch.setattr(reading, "BYTES_MAX", len(PINNED))
-    monkeypatch.setattr(reading, "LINES_MAX", 12)
+    monkeypatch.setattr(form, "BYTES_MAX", len(PINNED))
+    monkeypatch.setattr(form, "LINES_MAX", 12)
     assert decode(PINNED, name="x") == PINNED_TRACE
     assert "it is larger than" in refusal(PINNED + b"\n")
-    monkeypatch.setattr(reading, "LINES_MAX", 11)
+    monkeypatch.setattr(form, "LINES_MAX", 11)
     assert refusal(PINNED) == "x: it has more than 11 lines, the most that a trace may have"
 
 
@@ -829,6 +829,7 @@ def test_an_unreadable_file_is_named_with_the_reason(tmp_path, monkeypatch):
 
 
 def test_no_more_is_read_than_a_trace_may_have(monkeypatch):
+    monkeypatch.setattr(form, "BYTES_MAX", 100)
     monkeypatch.setattr(reading, "BYTES_MAX", 100)
     with pytest.raises(TraceError, match="larger than"):
         read(Path("/dev/zero"))

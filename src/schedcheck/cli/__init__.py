@@ -9,6 +9,7 @@ import click
 from schedcheck import __version__
 from schedcheck.catalogue import CatalogueMissing
 from schedcheck.catalogue.exemptions import LedgerError
+from schedcheck.cli.check import check
 from schedcheck.cli.compare import bisect, diff
 from schedcheck.cli.console import (
     INTERRUPTED,
@@ -47,7 +48,7 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for command in (run, replay, shrink, show, bisect, diff, list_, explain, doctor, env, catalogue):
+for command in (run, replay, shrink, show, check, bisect, diff, list_, explain, doctor, env, catalogue):
     cli.add_command(command)
 
 

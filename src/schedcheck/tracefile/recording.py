@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from schedcheck.model.actions import Action
-from schedcheck.model.output import Blocks, Load, Rejected, Role, Row, TableUpdate
+from schedcheck.model.actions import Action, Add
+from schedcheck.model.output import Blocks, Load, Rejected, Role, Row, SchedulerOutput, TableUpdate
+from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import EMPTY_SNAPSHOT, RequestView, Snapshot
 from schedcheck.model.trace import (
     RECORDED_FORMAT,
@@ -80,6 +81,12 @@ def body_of(action: Action) -> dict[str, Any]:
     return body
 
 
+def body_of_spec(spec: RequestSpec) -> dict[str, Any]:
+    """Return a request's description as it stands in a line."""
+    body: dict[str, Any] = body_of(Add("r0", spec))["spec"]
+    return body
+
+
 class EventEncoder:
     """Turns the events of one file into forms, in the order in which they happened."""
 
@@ -89,6 +96,11 @@ class EventEncoder:
         self._last = LastStep()
         self._in_flight: deque[list[str]] = deque()
         """The names of the rows of each step in flight."""
+
+    def go_on(self, steps: Iterable[SchedulerOutput], now: Snapshot) -> list[ScheduledForm]:
+        """Begin in the middle, and return the forms of the steps in flight there."""
+        self._before = now
+        return [self._scheduled(step) for step in steps]
 
     def form_of(self, event: AnyEvent, action: Action) -> AnyForm:
         """Return the form of an event to which ``action`` led."""
@@ -101,8 +113,8 @@ class EventEncoder:
         match event:
             case Added(answer=answer):
                 return AddedForm(refused=_refusal(answer))
-            case Scheduled():
-                return self._scheduled(event)
+            case Scheduled(output=output):
+                return self._scheduled(output)
             case Completed():
                 return self._completed(event)
             case Controlled(answer=answer):
@@ -122,8 +134,7 @@ class EventEncoder:
             case Repeated(difference=difference, impurity=impurity):
                 return RepeatedForm(difference=difference, impurity=impurity)
 
-    def _scheduled(self, event: Scheduled) -> ScheduledForm:
-        output = event.output
+    def _scheduled(self, output: SchedulerOutput) -> ScheduledForm:
         form = ScheduledForm(
             step=output.step_id,
             rows=[one for one in map(self._row, range(10**6), output.rows) if one is not None],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, TypeVar
 
@@ -12,6 +13,7 @@ from msgspec import UNSET
 from schedcheck.model.actions import Action, Add, Complete, Schedule, Step
 from schedcheck.model.capability import Capability
 from schedcheck.model.request import RequestSpec
+from schedcheck.model.snapshot import EMPTY_SNAPSHOT, Snapshot
 from schedcheck.model.tokens import prompt_tokens
 from schedcheck.model.trace import AnyEvent, Header, Scheduled
 from schedcheck.tracefile.events import EventDecoder, nameless
@@ -55,6 +57,7 @@ class Beginning:
     part: int = 1
     lives: tuple[tuple[LifeForm, RequestSpec], ...] = ()
     in_flight: tuple[Scheduled, ...] = ()
+    snapshot: Snapshot = EMPTY_SNAPSHOT
     is_whole: bool = True
     """Nothing happened before the first step."""
 
@@ -151,6 +154,7 @@ class RecordingReader:
             part=recording.part,
             lives=tuple((one, self._life(one)) for one in checkpoint.lives),
             in_flight=in_flight,
+            snapshot=self._decoder.snapshot,
             is_whole=is_whole,
         )
 
@@ -164,7 +168,7 @@ class RecordingReader:
 
     def _converted(self, found: object, kind: type[T], what: str) -> T:
         try:
-            return msgspec.convert(found, kind)
+            return msgspec.convert(found, kind, str_keys=True)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             text = str(error).replace("`", "").replace(" - at $.", " in ")
             raise self._reader.error(f"{what} in the header: {printable(text)}") from None
@@ -176,7 +180,7 @@ def read_lines(stream: BinaryIO, name: str, *, first: int = 1) -> Iterator[bytes
     while True:
         try:
             line = stream.readline(LINE_BYTES_MAX + 1)
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             raise TraceError(name, number, f"cannot read it: {printable(str(error))}") from None
         if not line:
             return
