@@ -40,9 +40,9 @@ def record(
     if isinstance(thing, Target):
         return RecordedTarget(thing, options)
     if hasattr(thing, "update_from_output") and hasattr(thing, "vllm_config"):
-        from schedcheck.recording.vllm import RecordedScheduler  # noqa: PLC0415  only beside vLLM
+        from schedcheck.recording.vllm import recorded  # noqa: PLC0415  only beside vLLM
 
-        return RecordedScheduler(thing, options)
+        return recorded(thing, options)
     raise TypeError(
         f"a {type(thing).__name__} cannot be recorded: it is neither vLLM's Scheduler nor a "
         f"schedcheck.sut.Target"

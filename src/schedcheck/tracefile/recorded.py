@@ -87,6 +87,8 @@ class AddedForm(EventForm, kw_only=True, tag="added"):
     """A request was handed in; what it is like stands in the action."""
 
     refused: Text | None = None
+    tokens: list[Number] | None = None
+    """Its prompt, where somebody asked for token ids."""
 
 
 class RowForm(_Form, kw_only=True):

@@ -1,0 +1,446 @@
+"""Writing down what vLLM's Scheduler does: the part that counts microseconds.
+
+A step like the one before is told in few bytes, and found to be so by comparing lists: no loop in
+Python goes over requests that did nothing new. Requests are called ``r0``, ``r1``, ... in the order
+of being added. Block tables are not recorded, nor are loads within a step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from attrs import define, frozen
+
+from schedcheck.adapters.vllm.compat import FINISH_REASONS, QUEUES, is_row_resumed, status_of
+from schedcheck.model.actions import (
+    Abort,
+    Action,
+    Add,
+    Complete,
+    Pause,
+    ResetPrefixCache,
+    Resume,
+    Schedule,
+)
+from schedcheck.model.output import FinishReason, Role
+from schedcheck.model.request import RequestSpec
+from schedcheck.model.snapshot import Status
+from schedcheck.recording.headers import header_of
+from schedcheck.recording.online import OnlineCheck
+from schedcheck.recording.prompts import PromptHasher
+from schedcheck.recording.systems import crash
+from schedcheck.recording.writing import Options, RecordingFiles
+from schedcheck.tracefile import Tokens, encode_action
+from schedcheck.tracefile.recorded import (
+    AddedForm,
+    AnyForm,
+    CheckpointForm,
+    CompletedForm,
+    ControlledForm,
+    CrashedForm,
+    DrainedForm,
+    LastStep,
+    LifeForm,
+    LoadForm,
+    RowForm,
+    ScheduledForm,
+    ViewForm,
+)
+from schedcheck.tracefile.recording import body_of_spec, with_recorded
+
+_WAITING_LOOKED_AT: Final = 1_024
+"""So many waiting requests are looked at in a step: their status tells of loads."""
+_ENDED_MAX: Final = 10_000
+_MANY: Final = 10**6
+_SCHEDULE: Final = encode_action(Schedule())
+_COMPLETE: Final = encode_action(Complete())
+
+
+@define
+class _Life:
+    """What is kept of one request that the scheduler still has."""
+
+    name: str
+    request: Any
+    spec: RequestSpec | None
+    """None: it is a session, or was there before; its history is unknown."""
+    status: Any
+    """vLLM's own, as it was last told."""
+    form: LifeForm
+
+
+@frozen
+class _Step:
+    """A step in flight."""
+
+    step: int
+    shape: tuple[list[str], list[int], list[int | None]]
+    """Names, counts and starts of its rows."""
+    rows: list[RowForm]
+
+
+class EngineRecorder:
+    """Writes down what happens to one Scheduler. Whatever goes wrong in here is raised."""
+
+    def __init__(self, scheduler: Any, options: Options) -> None:
+        self.scheduler = scheduler
+        header = header_of(scheduler)
+        self.tokens = Tokens.IDS if options.tokens else Tokens.COUNTS
+        self.files = RecordingFiles(options, header, self.tokens)
+        self._online = OnlineCheck(header) if options.check else None
+        self._hasher = PromptHasher(header.config.block_size)
+        self._lives: dict[str, _Life] = {}
+        self._ended: dict[str, str] = {}
+        """By id, the request that ended and whose end was not announced yet."""
+        self._added = self._steps = 0
+        self._last = LastStep()
+        self._ids: list[str] = []
+        self._names: list[str] = []
+        self._in_flight: deque[_Step] = deque()
+        self._begin(list(scheduler.requests.values()))
+
+    def _begin(self, requests: Iterable[Any]) -> None:
+        for request in requests:
+            self._meet(request, None)
+        self.files.begin(self._checkpoint() if self._lives else None)
+
+    def begin_anew(self) -> None:
+        """Begin the next file, in which nothing is known of requests that are there already."""
+        self._lives.clear()
+        self._ended.clear()
+        self._in_flight.clear()
+        self._ids, self._names = [], []
+        self._online = None
+        self._begin(list(self.scheduler.requests.values()))
+
+    def close(self) -> None:
+        """End the recording."""
+        self.files.close()
+
+    # What happens.
+
+    def added(self, request: Any) -> None:
+        """Write down that a request was added."""
+        if getattr(request, "resumable", False) or request.request_id in self._lives:
+            return  # a session: it is met when it runs, and its history stays unknown
+        prompt = request.prompt_token_ids or [0] * request.num_prompt_tokens
+        spec = self._spec(request, prompt)
+        life = self._meet(request, spec)
+        form = AddedForm(
+            views={life.name: _view(request)},
+            tokens=list(prompt) if self.tokens is Tokens.IDS else None,
+        )
+        self._write(encode_action(Add(life.name, spec)), Add(life.name, spec), form)
+
+    def _spec(self, request: Any, prompt: list[int]) -> RequestSpec:
+        lora = getattr(request, "lora_request", None)
+        return RequestSpec(
+            prompt=tuple(self._hasher.segments(prompt)),
+            max_tokens=max(1, min(request.max_tokens or _MANY, _MANY)),
+            priority=getattr(request, "priority", 0),
+            adapter=None if lora is None else f"lora{lora.lora_int_id}",
+        )
+
+    def _meet(self, request: Any, spec: RequestSpec | None) -> _Life:
+        name = f"r{self._added}"
+        self._added += 1
+        form = LifeForm(name=name, unknown=spec is None)
+        life = _Life(name, request, spec, request.status, form)
+        self._lives[request.request_id] = life
+        return life
+
+    def scheduled(self, raw: Any) -> None:
+        """Write down that a step was planned."""
+        counts, cached = raw.num_scheduled_tokens, raw.scheduled_cached_reqs
+        ids, before = list(counts), self._ids
+        is_same = ids == before
+        form = ScheduledForm(step=self._steps)
+        self._steps += 1
+        if is_same and not raw.scheduled_new_reqs and cached.req_ids == ids:
+            starts = cached.num_computed_tokens
+        else:
+            starts = self._starts(raw, ids)
+        preempted = getattr(raw, "preempted_req_ids", ())
+        doubtful = set(preempted or ())
+        if not is_same:
+            doubtful |= set(before).difference(ids)
+            self._ids, self._names = ids, [self._name_of(one) for one in ids]
+        form.preempted = self._preempted(raw)
+        form.finished = [self._announced(one) for one in sorted(raw.finished_req_ids)]
+        form.rows = list(self._rows(raw, ids)) if self._has_roles(raw) else []
+        if raw.scheduled_spec_decode_tokens:
+            form.drafts = {
+                self._name_of(one): len(drafts)
+                for one, drafts in raw.scheduled_spec_decode_tokens.items()
+            }
+        self._look_at(form, doubtful)
+        self._last.shorten(form, self._names, list(counts.values()), list(starts))
+        last = self._last
+        shape = (last.names, last.counts, last.starts)
+        self._in_flight.append(_Step(form.step, shape, form.rows))
+        self._write(_SCHEDULE, Schedule(), form)
+
+    def _starts(self, raw: Any, ids: list[str]) -> list[int | None]:
+        cached = raw.scheduled_cached_reqs
+        known = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        known |= {one.req_id: one.num_computed_tokens for one in raw.scheduled_new_reqs}
+        return [known.get(one) for one in ids]
+
+    def _has_roles(self, raw: Any) -> bool:
+        """Whether any row is more than a running one."""
+        cached = raw.scheduled_cached_reqs
+        if raw.scheduled_new_reqs:
+            return True
+        resumed = getattr(cached, "resumed_req_ids", None)
+        return bool(resumed) if resumed is not None else any(cached.resumed_from_preemption)
+
+    def _rows(self, raw: Any, ids: list[str]) -> Iterator[RowForm]:
+        cached = raw.scheduled_cached_reqs
+        roles = {one.req_id: Role.NEW for one in raw.scheduled_new_reqs}
+        for index, one in enumerate(cached.req_ids):
+            if is_row_resumed(cached, index):
+                roles[one] = Role.RESUMED
+        for at, one in enumerate(ids):
+            if one in roles:
+                self._note_role(one, roles[one])
+                yield RowForm(at=at, role=roles[one])
+
+    def _note_role(self, engine_id: str, role: Role) -> None:
+        life = self._lives.get(engine_id)
+        if life is None:
+            return
+        form = life.form
+        form.news += role is Role.NEW
+        form.resumes += role is Role.RESUMED
+        form.preempted = form.forgot = False
+        form.path, form.load = [], None
+
+    def _preempted(self, raw: Any) -> list[str] | None:
+        if not hasattr(raw, "preempted_req_ids"):
+            return None
+        names: list[str] = []
+        for one in sorted(raw.preempted_req_ids or ()):
+            names.append(self._name_of(one))
+            if one in self._lives:
+                self._lives[one].form.forgot = True
+        return names
+
+    def _announced(self, engine_id: str) -> str:
+        return self._ended.pop(engine_id, None) or self._name_of(engine_id)
+
+    def _name_of(self, engine_id: str) -> str:
+        life = self._lives.get(engine_id)
+        if life is None:
+            request = self.scheduler.requests.get(engine_id)
+            if request is None:
+                return self._ended.get(engine_id, "gone")
+            life = self._meet(request, None)
+        return life.name
+
+    def _look_at(self, form: ScheduledForm, doubtful: set[str]) -> None:
+        """Find out whose status has changed: few are looked at one by one."""
+        doubtful.update(self._ids[row.at] for row in form.rows)
+        for one in doubtful:
+            if one in self._lives:
+                self._note_status(form, self._lives[one])
+        if getattr(self.scheduler, "connector", None) is None:
+            return
+        for request in self._waiting():
+            life = self._lives.get(request.request_id)
+            if life is not None and life.status is not request.status:
+                self._note_status(form, life)
+
+    def _waiting(self) -> Iterator[Any]:
+        left = _WAITING_LOOKED_AT
+        for queue in QUEUES:
+            if queue == "running":
+                continue
+            for request in getattr(self.scheduler, queue, ()):
+                yield request
+                left -= 1
+                if not left:
+                    return
+
+    def _note_status(self, form: AnyForm, life: _Life) -> None:
+        request, known = life.request, life.form
+        if request.status is life.status:
+            return
+        status, before = status_of(request.status.name), status_of(life.status.name)
+        life.status = request.status
+        form.views[life.name] = ViewForm(status=status)
+        if before is Status.RUNNING and status is not Status.RUNNING:
+            known.preemptions += 1
+            known.preempted = True
+        is_news = status is not Status.RUNNING and known.path[-1:] != [status]
+        if is_news and Status.WAITING_FOR_REMOTE_KVS not in known.path:
+            known.path = [*known.path, status]
+        if status is Status.WAITING_FOR_REMOTE_KVS and isinstance(form, ScheduledForm):
+            known.load = _load_of(life.name, request)
+            form.loads = [*form.loads, known.load]
+
+    def completed(self, result: Any, answer: Any) -> None:
+        """Write down that the result of a step was processed."""
+        step = self._in_flight.popleft() if self._in_flight else None
+        form = CompletedForm(step=-1 if step is None else step.step)
+        names = [] if step is None else step.shape[0]
+        clients = list(answer.values()) if answer else []
+        outputs = (
+            clients[0].outputs
+            if len(clients) == 1
+            else [one for client in clients for one in client.outputs]
+        )
+        lengths = [len(one.new_token_ids) for one in outputs]
+        if self.tokens is Tokens.IDS:
+            form.sampled = {
+                self._name_of(one.request_id): list(map(int, one.new_token_ids)) for one in outputs
+            }
+        elif len(lengths) != len(names) or lengths != self._last.ones(len(names)):
+            form.sampled = self._sampled(outputs, lengths, names)
+        for one in [one for one in outputs if one.finish_reason is not None]:
+            self._finish(form, one.request_id, FINISH_REASONS.get(str(one.finish_reason)))
+        self._note_transfers(form, result)
+        if form.views or form.finished or self.scheduler.finished_req_ids:
+            self._sweep(form)
+        self._write(_COMPLETE, Complete(), form)
+
+    def _sampled(self, outputs: list[Any], lengths: list[int], names: list[str]) -> Any:
+        told: dict[str, int] = {}
+        for one, length in zip(outputs, lengths, strict=True):
+            name = self._name_of(one.request_id)
+            told[name] = told.get(name, 0) + length
+        if told.keys() <= set(names):
+            return [told.get(name, 0) for name in names]
+        return {name: [0] * length for name, length in told.items()}
+
+    def _finish(self, form: CompletedForm, engine_id: str, reason: FinishReason | None) -> None:
+        life = self._lives.get(engine_id)
+        if life is None:
+            return
+        tracked = self.scheduler.requests.get(engine_id)
+        if tracked is not None and not tracked.is_finished():
+            return  # one answer of a session, not its end
+        form.finished[life.name] = reason or FinishReason.STOPPED
+        if tracked is not None:
+            form.sends = [*form.sends, life.name]
+        self._end(form, engine_id, life, form.finished[life.name])
+
+    def _end(self, form: AnyForm, engine_id: str, life: _Life, reason: FinishReason) -> None:
+        life.form.finished = reason
+        self._ended[engine_id] = life.name
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        if engine_id in self.scheduler.requests:
+            self._note_status(form, life)
+        else:
+            form.views[life.name] = None
+        if self._lives.get(engine_id) is life:
+            del self._lives[engine_id]
+
+    def _sweep(self, form: CompletedForm) -> None:
+        """Find requests that ended without any word to a client."""
+        for one in self.scheduler.finished_req_ids:
+            life = self._lives.get(one)
+            if life is not None and life.request.is_finished():
+                form.finished[life.name] = _reason_of(life.request)
+                self._end(form, one, life, form.finished[life.name])
+
+    def _note_transfers(self, form: CompletedForm, result: Any) -> None:
+        told = getattr(result, "kv_connector_output", None) or result
+        for one in sorted(getattr(told, "finished_recving", None) or ()):
+            life = self._lives.get(one)
+            if life is not None:
+                life.form.load = None
+                form.loads_finished = [*form.loads_finished, life.name]
+        for one in sorted(getattr(told, "finished_sending", None) or ()):
+            name = self._ended.get(one)
+            if name is not None:
+                form.sends_finished = [*form.sends_finished, name]
+                form.views[name] = None
+
+    def aborted(self) -> None:
+        """Write down who was ended from outside, one action each."""
+        gone = [(one, life) for one, life in self._lives.items() if life.request.is_finished()]
+        for one, life in gone:
+            form = ControlledForm()
+            if one in self.scheduler.requests:
+                form.sends = [life.name]
+            self._end(form, one, life, FinishReason.ABORTED)
+            action = Abort(life.name)
+            self._write(encode_action(action), action, form)
+
+    def reset(self, running: bool, done: bool) -> None:  # noqa: FBT001  as it was called
+        """Write down that the prefix cache was emptied, or not."""
+        form = ControlledForm(refused=None if done else "blocks are in use")
+        for life in self._lives.values():
+            self._note_status(form, life)
+        action = ResetPrefixCache(running=running)
+        self._write(encode_action(action), action, form)
+
+    def paused(self, state: Any) -> None:
+        """Write down a pause, or its end."""
+        word = getattr(state, "name", "")
+        action: Action = Resume() if word == "UNPAUSED" else Pause(word == "PAUSED_NEW")
+        self._write(encode_action(action), action, ControlledForm())
+
+    def crashed(self, action: Action, call: str, error: Exception) -> None:
+        """Write down what the engine raised."""
+        told = crash(call, error)
+        form = CrashedForm(
+            call=told.call, error=told.error, message=told.message, function=told.function
+        )
+        self._write(encode_action(action), action, form)
+        self.files.flush()
+
+    # Where it goes.
+
+    def _write(self, line: bytes, action: Action, form: AnyForm) -> None:
+        self.files.write(with_recorded(line, [form]))
+        if self._online is not None:
+            self._online.take(action, form)
+        if self.files.is_full:
+            self._last = LastStep()
+            self.files.begin(self._checkpoint())
+
+    def _checkpoint(self) -> CheckpointForm:
+        """Return where the recording is."""
+        last, steps = LastStep(), []
+        for step in self._in_flight:
+            told = ScheduledForm(step=step.step, rows=step.rows)
+            last.shorten(told, *step.shape)
+            steps.append(told)
+        self._last = last
+        views: dict[str, ViewForm | None] = {
+            life.name: _view(life.request) for life in self._lives.values()
+        }
+        return CheckpointForm(
+            lives=[self._life_form(life) for life in self._lives.values()],
+            in_flight=steps,
+            now=DrainedForm(rounds=0, views=views),
+        )
+
+    def _life_form(self, life: _Life) -> LifeForm:
+        form, request = life.form, life.request
+        if life.spec is not None:
+            form.spec = body_of_spec(life.spec)
+        form.delivered = min(getattr(request, "num_output_tokens", 0), _MANY)
+        return form
+
+
+def _view(request: Any) -> ViewForm:
+    return ViewForm(status=status_of(request.status.name))
+
+
+def _load_of(name: str, request: Any) -> LoadForm:
+    end = max(0, request.num_computed_tokens)
+    count = getattr(request, "num_external_computed_tokens", 0) or end
+    return LoadForm(name=name, start=max(0, end - count), count=count)
+
+
+def _reason_of(request: Any) -> FinishReason:
+    return {
+        Status.FINISHED_ABORTED: FinishReason.ABORTED,
+        Status.FINISHED_ERROR: FinishReason.ERROR,
+        Status.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
+    }.get(status_of(request.status.name), FinishReason.STOPPED)
