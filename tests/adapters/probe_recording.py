@@ -77,16 +77,22 @@ def search(name: str, *, seed: int, actions: int, **options: Any) -> dict[str, A
     """Record one long search; what the recorder sees must be what the adapter sees."""
     rng = Random(seed)
     load = evolve(draw_load(TARGET, get_profile("transfers"), rng), requests_max=10**6)
-    load = evolve(load, features=frozenset())
+    load = evolve(load, features=frozenset(), reuse_percent=0)
     sut = wrapped(name, load.config, **options)
-    executor = Executor(sut, Judge(load.config, TARGET.capabilities, ()))
+    executor = Executor(sut, Judge(load.config, TARGET.capabilities))
+    seen: set[str] = set()
     for _ in range(actions):
         record = executor.apply(decode(rng.getrandbits(64), executor.judge.ledger, load))
+        seen |= {str(finding.signature) for finding in record.findings}
         if any(type(event).__name__ in ("Crashed", "Malformed") for event in record.events):
             break
     hooks = sut.scheduler._schedcheck
     close(sut)
-    return {"faults": hooks.faults, "requests": len(executor.judge.ledger.lives)}
+    return {
+        "faults": hooks.faults,
+        "requests": len(executor.judge.ledger.lives),
+        "seen": sorted(seen),
+    }
 
 
 def seed_paths() -> dict[str, Any]:

@@ -92,8 +92,11 @@ class EngineRecorder:
         self._online = OnlineCheck(header) if options.check else None
         self._hasher = PromptHasher(header.config.block_size)
         self._lives: dict[str, _Life] = {}
-        self._ended: dict[str, str] = {}
-        """By id, the request that ended and whose end was not announced yet."""
+        self._ended: dict[str, list[str]] = {}
+        """By id, the requests that ended and whose end was not announced yet: one announcement
+        is about all of them."""
+        self._sending: dict[str, str] = {}
+        """By id, the request that ended and whose KV is being sent."""
         self._added = self._steps = 0
         self._last = LastStep()
         self._ids: list[str] = []
@@ -110,6 +113,7 @@ class EngineRecorder:
         """Begin the next file, in which nothing is known of requests that are there already."""
         self._lives.clear()
         self._ended.clear()
+        self._sending.clear()
         self._in_flight.clear()
         self._ids, self._names = [], []
         self._online = None
@@ -168,7 +172,9 @@ class EngineRecorder:
             doubtful |= set(before).difference(ids)
             self._ids, self._names = ids, [self._name_of(one) for one in ids]
         form.preempted = self._preempted(raw)
-        form.finished = [self._announced(one) for one in sorted(raw.finished_req_ids)]
+        form.finished = [
+            name for one in sorted(raw.finished_req_ids) for name in self._announced(one)
+        ]
         form.rows = list(self._rows(raw, ids)) if self._has_roles(raw) else []
         if raw.scheduled_spec_decode_tokens:
             form.drafts = {
@@ -227,15 +233,15 @@ class EngineRecorder:
                 self._lives[one].form.forgot = True
         return names
 
-    def _announced(self, engine_id: str) -> str:
-        return self._ended.pop(engine_id, None) or self._name_of(engine_id)
+    def _announced(self, engine_id: str) -> list[str]:
+        return self._ended.pop(engine_id, None) or [self._name_of(engine_id)]
 
     def _name_of(self, engine_id: str) -> str:
         life = self._lives.get(engine_id)
         if life is None:
-            request = self.scheduler.requests.get(engine_id)
-            if request is None:
-                return self._ended.get(engine_id, "gone")
+            request, ended = self.scheduler.requests.get(engine_id), self._ended.get(engine_id)
+            if request is None or request.is_finished():
+                return self._sending.get(engine_id) or (ended or ["gone"])[-1]
             life = self._meet(request, None)
         return life.name
 
@@ -328,10 +334,11 @@ class EngineRecorder:
 
     def _end(self, form: AnyForm, engine_id: str, life: _Life, reason: FinishReason) -> None:
         life.form.finished = reason
-        self._ended[engine_id] = life.name
+        self._ended.setdefault(engine_id, []).append(life.name)
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]
         if engine_id in self.scheduler.requests:
+            self._sending[engine_id] = life.name
             self._note_status(form, life)
         else:
             form.views[life.name] = None
@@ -348,13 +355,17 @@ class EngineRecorder:
 
     def _note_transfers(self, form: CompletedForm, result: Any) -> None:
         told = getattr(result, "kv_connector_output", None) or result
+        if getattr(told, "invalid_block_ids", None):
+            # Whose blocks they are is not kept: nothing is held against whoever was loading.
+            loading = [life.name for life in self._lives.values() if life.form.load is not None]
+            form.loads_failed = dict.fromkeys(loading, 0)
         for one in sorted(getattr(told, "finished_recving", None) or ()):
             life = self._lives.get(one)
             if life is not None:
                 life.form.load = None
                 form.loads_finished = [*form.loads_finished, life.name]
         for one in sorted(getattr(told, "finished_sending", None) or ()):
-            name = self._ended.get(one)
+            name = self._sending.pop(one, None)
             if name is not None:
                 form.sends_finished = [*form.sends_finished, name]
                 form.views[name] = None

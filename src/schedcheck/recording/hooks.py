@@ -5,6 +5,7 @@ Rules
 - Nothing here ever raises into the engine. What goes wrong is counted and told once; then the next
   file begins, with requests whose history is unknown. After FAULTS_MAX it is over.
 - What the engine itself raises is written down, and raised again as it was.
+- A call that the scheduler makes to itself within another is part of that one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Hooks:
 
     def __init__(self, scheduler: Any, options: Options) -> None:
         self.faults = 0
+        self._depth = 0
         self.recorder: EngineRecorder | None = None
         self._guarded(self._begin, scheduler, options)
 
@@ -65,7 +67,12 @@ class Hooks:
     def reset_prefix_cache(self, call: Call, args: Args, kwargs: Options_) -> Any:
         """Record that the prefix cache was emptied."""
         running = kwargs.get("reset_running_requests", args[0] if args else False)
-        answer = self._calling(None, "reset_prefix_cache", call, args, kwargs)
+        try:
+            answer = self._calling(None, "reset_prefix_cache", call, args, kwargs)
+        except RuntimeError as error:
+            if _is_refusal(error):
+                self._record("reset", bool(running), False)  # noqa: FBT003  as it was answered
+            raise
         self._record("reset", bool(running), bool(answer))
         return answer
 
@@ -89,14 +96,18 @@ class Hooks:
     def _calling(
         self, action: Action | None, name: str, call: Call, args: Args, kwargs: Options_
     ) -> Any:
+        self._depth += 1
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            self._record("crashed", action or Schedule(), name, error)
+            if not _is_refusal(error):
+                self._record("crashed", action or Schedule(), name, error)
             raise
+        finally:
+            self._depth -= 1
 
     def _record(self, what: str, *args: Any) -> None:
-        if self.recorder is not None:
+        if self.recorder is not None and (not self._depth or what == "crashed"):
             self._guarded(getattr(self.recorder, what), *args)
 
     def _guarded(self, hook: Call, *args: Any) -> None:
@@ -119,6 +130,11 @@ class Hooks:
         if self.faults >= FAULTS_MAX and self.recorder is not None:
             self.recorder = None
             LOG.warning("schedcheck: recording ends after %d faults", self.faults)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether this is the one exception by which vLLM lawfully refuses to reset its cache."""
+    return isinstance(error, RuntimeError) and str(error).startswith("Failed to reset KV cache")
 
 
 def _first(args: Args, kwargs: Options_, name: str) -> Any:
