@@ -46,8 +46,8 @@ NEEDS_TOKENS: Final = frozenset(
     }
 )
 """What is seen only by whoever knows every token, or simulates the workers."""
-NEEDS_SPECS: Final = frozenset({"XFER-003", "XFER-005"})
-"""What is seen only by whoever knows what a request asks of the outside."""
+NEEDS_SPECS: Final = frozenset({"XFER-003", "XFER-004", "XFER-005"})
+"""What is seen only by whoever knows what a request asks of the outside, and how that ended."""
 STEPS_KEPT: Final = 12
 """How many of the last steps are kept to tell a violation by."""
 ENDED_KEPT: Final = 64
