@@ -48,7 +48,20 @@ def cli(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for command in (run, replay, shrink, show, check, bisect, diff, list_, explain, doctor, env, catalogue):
+for command in (
+    run,
+    replay,
+    shrink,
+    show,
+    check,
+    bisect,
+    diff,
+    list_,
+    explain,
+    doctor,
+    env,
+    catalogue,
+):
     cli.add_command(command)
 
 

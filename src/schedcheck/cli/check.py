@@ -28,10 +28,12 @@ from schedcheck.invariants.registry import Invariant, select
 from schedcheck.model.trace import Trace
 from schedcheck.model.verdict import Finding, Verdict
 from schedcheck.recording.checking import Checker
+from schedcheck.recording.foreign import NothingShown, Rebuilt, rebuild
 from schedcheck.recording.formats import open_recording
 from schedcheck.report.check import checked_lines
 from schedcheck.report.text import command, failure_lines
-from schedcheck.tracefile import RecordedStep, TraceError
+from schedcheck.sut import TargetError
+from schedcheck.tracefile import SUFFIX, RecordedStep, TraceError
 
 _TELL_EVERY: Final = 10_000
 """Steps between two words about how far it is."""
@@ -68,6 +70,27 @@ def check(trace: Path, invariants: str, strict: bool) -> None:  # noqa: FBT001  
     ):
         put(line)
     raise click.exceptions.Exit(_code(results, strict=strict))
+
+
+def rebuilt_from(path: Path) -> Rebuilt | None:
+    """Return the traces that a recording holds; None for a file that is a trace already.
+
+    Raises TraceError, and TargetError for a recording that shows no violation.
+    """
+    with _stream(path, str(path)) as stream:
+        reader = open_recording(stream, str(path), on_ignored=complain)
+        if not reader.beginning.is_recording:
+            return None
+        try:
+            return rebuild(reader, Checker(reader.beginning))
+        except NothingShown as error:
+            raise TargetError(f"{path}: {error}") from error
+
+
+def beside(path: Path) -> Path:
+    """Return where a trace made of a recording goes."""
+    stem = path.name.partition(".trace.")[0].partition(".jsonl")[0]
+    return path.with_name(f"{stem}.small{SUFFIX}")
 
 
 @contextmanager

@@ -58,6 +58,8 @@ class Beginning:
     lives: tuple[tuple[LifeForm, RequestSpec], ...] = ()
     in_flight: tuple[Scheduled, ...] = ()
     snapshot: Snapshot = EMPTY_SNAPSHOT
+    is_recording: bool = True
+    """Its header says that it is one; other traces are read as well."""
     is_whole: bool = True
     """Nothing happened before the first step."""
 
@@ -135,6 +137,7 @@ class RecordingReader:
     def _begin(self, line: bytes) -> Beginning:
         reader = self._reader
         found = reader.json(line)
+        is_recording = "recording" in found or found.get("start") == "checkpoint"
         recording = self._converted(found.pop("recording", {}), RecordingForm, "recording")
         is_whole = found.get("start") != "checkpoint"
         checkpoint = CheckpointForm()
@@ -155,6 +158,7 @@ class RecordingReader:
             lives=tuple((one, self._life(one)) for one in checkpoint.lives),
             in_flight=in_flight,
             snapshot=self._decoder.snapshot,
+            is_recording=is_recording,
             is_whole=is_whole,
         )
 
