@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from schedcheck.recording import vllm as recording
 from schedcheck.recording.checking import Checker
 from schedcheck.recording.formats import open_recording
 from schedcheck.recording.vllm import options_of
-from schedcheck.tracefile import RecordedStep
+from schedcheck.tracefile import RecordedStep, read
 
 PROBE = Path(__file__).with_name("probe_recording.py")
 SEED_FAULT = "REQ-001/new-after-preemption"
@@ -182,6 +183,23 @@ def test_rotated_files_are_bounded_and_each_is_judged_alone(recorded):
         assert shown <= seen, path
         assert {} == checker.judge.unknown
         assert not checker.beginning.is_whole
+
+
+def test_a_recording_is_shrunk_on_the_release_that_it_is_of(recorded, tmp_path):
+    path, small = recorded.files("wrapped")[0], tmp_path / "small.trace.jsonl"
+    ran = subprocess.run(
+        [sys.executable, "-m", "schedcheck", "shrink", path, "--budget", "60s", "-o", small],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    if not recorded.is_faulty:
+        assert (2, True) == (ran.returncode, "it shows no violation" in ran.stderr)
+        return
+    assert 0 == ran.returncode, ran.stderr
+    assert "all 6 steps were replayed as they were recorded" in ran.stderr
+    assert 10 >= len(read(small).actions)
 
 
 # --- Without any engine. ---

@@ -92,13 +92,15 @@ def words_for(compared: Compared) -> str:
     if compared.same == compared.steps:
         words = f"all {compared.steps:,} steps were replayed as they were recorded"
     else:
+        ours, theirs = compared.replayed.split(), compared.recorded.split()
         words = (
             f"step {compared.same + 1:,} of {compared.steps:,} is another one: recorded "
-            f"{_shown(compared.recorded)}, replayed {_shown(compared.replayed)}"
+            f"{_shown(theirs, ours)}, replayed {_shown(ours, theirs)}"
         )
     return f"{words}; not possible: {compared.skipped}" if compared.skipped else words
 
 
-def _shown(shape: str) -> str:
-    text = shape or "nothing"
+def _shown(rows: list[str], others: list[str]) -> str:
+    """Return the rows that only one of two steps has; all of them if only their order differs."""
+    text = " ".join([row for row in rows if row not in others] or rows) or "nothing"
     return text if len(text) <= 120 else f"{text[:119]}…"

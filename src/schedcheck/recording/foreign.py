@@ -20,12 +20,16 @@ from schedcheck.model.actions import (
     FailTransfer,
     FinishSend,
     FinishTransfer,
+    Preempt,
+    ResetPrefixCache,
+    Schedule,
     Step,
     requests_of,
 )
 from schedcheck.model.config import SchedulerConfig
-from schedcheck.model.output import FinishReason
+from schedcheck.model.output import FinishReason, Role
 from schedcheck.model.request import RequestSpec
+from schedcheck.model.snapshot import EMPTY_SNAPSHOT, Snapshot, Status
 from schedcheck.model.trace import (
     Added,
     AnyEvent,
@@ -68,7 +72,9 @@ class Rebuilt:
 class _Known:
     """What a recording tells of one request."""
 
+    name: str
     spec: RequestSpec
+    status: Status | None = None
     delivered: int = 0
     remote: int = 0
     sends: bool = False
@@ -77,6 +83,24 @@ class _Known:
     """Number of the action that added it."""
     gone: int | None = None
     """Number of the action with which it ended."""
+    has_loaded: bool = False
+    """Since it was last admitted."""
+    life: list[Action] = field(factory=list)
+    """What happened to it, as actions that make the same happen to it alone."""
+
+    def admit(self, start: int) -> None:
+        """Take in where it goes on: behind what it loaded, or at the last token of its prompt."""
+        if self.has_loaded:
+            length = self.spec.prompt_tokens_count
+            self.remote = max(self.remote, length if start == length - 1 else start)
+        self.has_loaded = False
+        self.life.append(Step())
+
+    def note(self, status: Status | None) -> None:
+        """Take in a change of status; a preemption is forced by what the target can do."""
+        if status is Status.PREEMPTED and self.status is Status.RUNNING:
+            self.life += [Preempt(self.name), ResetPrefixCache(running=True)]
+        self.status = status
 
 
 @define
@@ -84,6 +108,12 @@ class _Rebuilding:
     requests: dict[str, _Known] = field(factory=dict)
     actions: list[Action] = field(factory=list)
     shapes: list[str] = field(factory=list)
+    snapshot: Snapshot = EMPTY_SNAPSHOT
+
+    def meet(self, name: str, spec: RequestSpec, *, delivered: int) -> None:
+        """Take in a request that was there before: as if it were added when the file begins."""
+        self.requests[name] = _Known(name, spec, delivered=delivered)
+        self.actions.append(Add(name, spec))
 
     def take(self, step: RecordedStep) -> None:
         """Take in one line."""
@@ -104,15 +134,25 @@ class _Rebuilding:
 
     def _look(self, event: AnyEvent) -> Iterator[Action]:
         """Take in what happened, and yield the transfers that ended."""
+        before, self.snapshot = self.snapshot, event.snapshot
+        if event.snapshot.requests is not before.requests:
+            for name, view in event.snapshot.requests.items():
+                if view is not before.requests.get(name) and name in self.requests:
+                    self.requests[name].note(view.status)
         match event:
             case Added(name=name, spec=spec):
-                self.requests[name] = _Known(spec, added=len(self.actions))
+                self.requests[name] = _Known(name, spec, added=len(self.actions))
             case Scheduled(output=output):
                 self.shapes.append(shape_of(event))
                 for load in output.loads:
                     if load.name in self.requests:
                         known = self.requests[load.name]
                         known.remote = max(known.remote, load.start + load.count)
+                        known.has_loaded = True
+                        known.life.append(Step())
+                for row in output.rows:
+                    if row.role is not Role.RUNNING and row.name in self.requests:
+                        self.requests[row.name].admit(row.start or 0)
             case Completed(result=result, output=output):
                 for name, tokens in output.delivered.items():
                     if name in self.requests:
@@ -149,10 +189,11 @@ class _Rebuilding:
         for name, transfer, bad in ended:
             if name not in self.requests:
                 continue
-            if transfer is Transfer.SEND:
-                yield FinishSend(name)
-            else:
-                yield FinishTransfer(name) if bad is None else FailTransfer(name, bad)
+            action: Action = FinishSend(name)
+            if transfer is Transfer.LOAD:
+                action = FinishTransfer(name) if bad is None else FailTransfer(name, bad)
+            self.requests[name].life += [action, Step()]
+            yield action
 
     def described(self, config: SchedulerConfig) -> tuple[Action, ...]:
         """Return the actions, each request described as it turned out to be."""
@@ -169,6 +210,8 @@ def rebuild(reader: Reader, checker: Checker) -> Rebuilt:
     Raises NothingShown if it shows none, TraceError for what cannot be read.
     """
     rebuilding = _Rebuilding()
+    for form, spec in reader.beginning.lives:
+        rebuilding.meet(form.name, spec, delivered=form.delivered)
     for step in reader.steps():
         rebuilding.take(step)
         findings = checker.take(step)
@@ -182,6 +225,7 @@ def _rebuilt(rebuilding: _Rebuilding, beginning: Beginning, finding: Finding, li
     header = beginning.header
     is_known = beginning.tokens is Tokens.TOY  # then the actions say all that there is to say
     actions = tuple(rebuilding.actions) if is_known else rebuilding.described(header.config)
+    actions = _merged(actions)
     finding = evolve(finding, step=max(1, len(actions)))
     trace = Trace(header=evolve(header, expect=None), actions=actions)
     return Rebuilt(
@@ -189,6 +233,7 @@ def _rebuilt(rebuilding: _Rebuilding, beginning: Beginning, finding: Finding, li
         shorter=tuple(
             one.with_expectation(evolve(finding, step=len(one.actions)))
             for one in _shorter(trace, rebuilding.requests, finding.mismatch.subject)
+            if one.actions
         ),
         shapes=tuple(rebuilding.shapes),
         finding=finding,
@@ -215,9 +260,15 @@ def _described(known: _Known, config: SchedulerConfig) -> RequestSpec:
 
 
 def _shorter(trace: Trace, requests: dict[str, _Known], subject: str) -> Iterator[Trace]:
-    """Yield parts of a trace: what went on beside its subject, then ends of growing length."""
+    """Yield parts of a trace, the first of which may be enough.
+
+    That is what happened to its subject alone, preemptions forced; what went on beside it; and ends
+    of growing length.
+    """
     if subject in requests:
         about = requests[subject]
+        spec = trace.specs.get(subject, about.spec)
+        yield evolve(trace, actions=(Add(subject, spec), *about.life, Step()))
         end = len(trace.actions)
         beside = {
             name
@@ -235,6 +286,25 @@ def _shorter(trace: Trace, requests: dict[str, _Known], subject: str) -> Iterato
                 if (begin if known.gone is None else known.gone) >= begin
             }
             yield _only(trace, late, begin)
+
+
+def _merged(actions: Iterable[Action]) -> tuple[Action, ...]:
+    """Put each step that was completed before the next one was planned into one action."""
+    merged: list[Action] = []
+    in_flight = 0
+    for action in actions:
+        at = len(merged)
+        while at and isinstance(merged[at - 1], FinishTransfer):
+            at -= 1
+        alone = in_flight == 1 and at > 0 and isinstance(merged[at - 1], Schedule)
+        if isinstance(action, Complete) and alone:
+            ended = tuple(name for one in merged[at:] for name in requests_of(one))
+            merged[at - 1 :] = [Step((*ended, *action.finish_loads))]
+            in_flight = 0
+            continue
+        in_flight += isinstance(action, Schedule) - isinstance(action, Complete)
+        merged.append(action)
+    return tuple(merged)
 
 
 def _only(trace: Trace, names: set[str], begin: int) -> Trace:
