@@ -422,7 +422,11 @@ class Ledger:
 
     def _observe(self, event: AnyEvent) -> None:
         """Compare the new snapshot with the last one."""
+        is_same = event.snapshot is self.snapshot and not self.finished_now
         self.snapshot, self.has_work = event.snapshot, event.has_work
+        if is_same:  # so it is with most events that are read back: no status can differ
+            self.changes = ()
+            return
         changes: list[tuple[str, Status | None, Status | None]] = []
         for name, life in self.lives.items():
             status = self._status_of(life)

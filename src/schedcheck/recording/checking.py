@@ -50,8 +50,8 @@ NEEDS_SPECS: Final = frozenset({"XFER-003", "XFER-004", "XFER-005"})
 """What is seen only by whoever knows what a request asks of the outside, and how that ended."""
 STEPS_KEPT: Final = 12
 """How many of the last steps are kept to tell a violation by."""
-ENDED_KEPT: Final = 64
-"""How many requests that ended are remembered."""
+ENDED_KEPT: Final = 8
+"""How many requests that ended are remembered: each costs time with every event."""
 _ENDED_MAX: Final = 4_096
 """The same, where an engine never says that it has forgotten them."""
 _ABOUT_BLOCKS: Final = ("KV", "CACHE", "XFER")

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
-from attrs import define, frozen
+from attrs import define
 
 from schedcheck.adapters.vllm.compat import FINISH_REASONS, QUEUES, is_row_resumed, status_of
 from schedcheck.model.actions import (
@@ -51,11 +53,13 @@ from schedcheck.tracefile.recorded import (
 from schedcheck.tracefile.recording import body_of_spec, with_recorded
 
 _WAITING_LOOKED_AT: Final = 1_024
-"""So many waiting requests are looked at in a step: their status tells of loads."""
+"""So many requests of each waiting queue are looked at in a step: their status tells of loads."""
 _ENDED_MAX: Final = 10_000
 _MANY: Final = 10**6
 _SCHEDULE: Final = encode_action(Schedule())
 _COMPLETE: Final = encode_action(Complete())
+_SCHEDULES: Final = Schedule()
+_COMPLETES: Final = Complete()
 
 
 @define
@@ -71,14 +75,10 @@ class _Life:
     form: LifeForm
 
 
-@frozen
-class _Step:
-    """A step in flight."""
-
-    step: int
-    shape: tuple[list[str], list[int], list[int | None]]
-    """Names, counts and starts of its rows."""
-    rows: list[RowForm]
+_Shape = tuple[list[str], list[int], list[int | None]]
+"""Names, counts and starts of the rows of a step."""
+_NO_STEP: Final[tuple[int, _Shape, list[RowForm]]] = (-1, ([], [], []), [])
+_NEW_TOKENS: Final = attrgetter("new_token_ids")
 
 
 class EngineRecorder:
@@ -101,7 +101,12 @@ class EngineRecorder:
         self._last = LastStep()
         self._ids: list[str] = []
         self._names: list[str] = []
-        self._in_flight: deque[_Step] = deque()
+        self._in_flight: deque[tuple[int, _Shape, list[RowForm]]] = deque()
+        """Steps that were planned and not completed: number, shape, and rows that say more."""
+        self._announces = True
+        """Whether its steps say who was preempted."""
+        self._has_connector = getattr(scheduler, "connector", None) is not None
+        self._queues = [one for one in QUEUES if one != "running" and hasattr(scheduler, one)]
         self._begin(list(scheduler.requests.values()))
 
     def _begin(self, requests: Iterable[Any]) -> None:
@@ -158,35 +163,49 @@ class EngineRecorder:
     def scheduled(self, raw: Any) -> None:
         """Write down that a step was planned."""
         counts, cached = raw.num_scheduled_tokens, raw.scheduled_cached_reqs
-        ids, before = list(counts), self._ids
-        is_same = ids == before
         form = ScheduledForm(step=self._steps)
         self._steps += 1
-        if is_same and not raw.scheduled_new_reqs and cached.req_ids == ids:
+        if (
+            cached.req_ids == self._ids
+            and len(counts) == len(self._ids)
+            and not raw.finished_req_ids
+            and not getattr(raw, "preempted_req_ids", None)
+            and not self._has_roles(raw)
+        ):
             starts = cached.num_computed_tokens
+            form.preempted = [] if self._announces else None
         else:
-            starts = self._starts(raw, ids)
-        preempted = getattr(raw, "preempted_req_ids", ())
-        doubtful = set(preempted or ())
-        if not is_same:
+            starts = self._tell_changes(form, raw)
+        if raw.scheduled_spec_decode_tokens:
+            form.drafts = {
+                self._name_of(one): len(drafts)
+                for one, drafts in raw.scheduled_spec_decode_tokens.items()
+            }
+        if self._has_connector:
+            self._look_at_queues(form)
+        last = self._last
+        last.shorten(form, self._names, list(counts.values()), starts)
+        self._in_flight.append((form.step, (last.names, last.counts, last.starts), form.rows))
+        self._write(_SCHEDULE, _SCHEDULES, form)
+
+    def _tell_changes(self, form: ScheduledForm, raw: Any) -> list[int | None]:
+        """Write into a form how a step differs from the one before, and return where rows start."""
+        ids, before = list(raw.num_scheduled_tokens), self._ids
+        doubtful = set(getattr(raw, "preempted_req_ids", ()) or ())
+        if ids != before:
             doubtful |= set(before).difference(ids)
             self._ids, self._names = ids, [self._name_of(one) for one in ids]
         form.preempted = self._preempted(raw)
         form.finished = [
             name for one in sorted(raw.finished_req_ids) for name in self._announced(one)
         ]
-        form.rows = list(self._rows(raw, ids)) if self._has_roles(raw) else []
-        if raw.scheduled_spec_decode_tokens:
-            form.drafts = {
-                self._name_of(one): len(drafts)
-                for one, drafts in raw.scheduled_spec_decode_tokens.items()
-            }
-        self._look_at(form, doubtful)
-        self._last.shorten(form, self._names, list(counts.values()), list(starts))
-        last = self._last
-        shape = (last.names, last.counts, last.starts)
-        self._in_flight.append(_Step(form.step, shape, form.rows))
-        self._write(_SCHEDULE, Schedule(), form)
+        if self._has_roles(raw):
+            form.rows = list(self._rows(raw, ids))
+        doubtful.update(ids[row.at] for row in form.rows)
+        for one in doubtful:
+            if one in self._lives:
+                self._note_status(form, self._lives[one])
+        return self._starts(raw, ids)
 
     def _starts(self, raw: Any, ids: list[str]) -> list[int | None]:
         cached = raw.scheduled_cached_reqs
@@ -224,7 +243,8 @@ class EngineRecorder:
         form.path, form.load = [], None
 
     def _preempted(self, raw: Any) -> list[str] | None:
-        if not hasattr(raw, "preempted_req_ids"):
+        self._announces = hasattr(raw, "preempted_req_ids")
+        if not self._announces:
             return None
         names: list[str] = []
         for one in sorted(raw.preempted_req_ids or ()):
@@ -245,29 +265,18 @@ class EngineRecorder:
             life = self._meet(request, None)
         return life.name
 
-    def _look_at(self, form: ScheduledForm, doubtful: set[str]) -> None:
-        """Find out whose status has changed: few are looked at one by one."""
-        doubtful.update(self._ids[row.at] for row in form.rows)
-        for one in doubtful:
-            if one in self._lives:
-                self._note_status(form, self._lives[one])
-        if getattr(self.scheduler, "connector", None) is None:
-            return
-        for request in self._waiting():
+    def _look_at_queues(self, form: ScheduledForm) -> None:
+        """Find out whose load began or was promoted: nothing else tells."""
+        for queue in self._queues:
+            waiting = getattr(self.scheduler, queue)
+            if waiting:
+                self._look_at_waiting(form, waiting)
+
+    def _look_at_waiting(self, form: ScheduledForm, waiting: Iterable[Any]) -> None:
+        for request in islice(waiting, _WAITING_LOOKED_AT):
             life = self._lives.get(request.request_id)
             if life is not None and life.status is not request.status:
                 self._note_status(form, life)
-
-    def _waiting(self) -> Iterator[Any]:
-        left = _WAITING_LOOKED_AT
-        for queue in QUEUES:
-            if queue == "running":
-                continue
-            for request in getattr(self.scheduler, queue, ()):
-                yield request
-                left -= 1
-                if not left:
-                    return
 
     def _note_status(self, form: AnyForm, life: _Life) -> None:
         request, known = life.request, life.form
@@ -288,28 +297,30 @@ class EngineRecorder:
 
     def completed(self, result: Any, answer: Any) -> None:
         """Write down that the result of a step was processed."""
-        step = self._in_flight.popleft() if self._in_flight else None
-        form = CompletedForm(step=-1 if step is None else step.step)
-        names = [] if step is None else step.shape[0]
+        number, shape, _ = self._in_flight.popleft() if self._in_flight else _NO_STEP
+        form, names = CompletedForm(step=number), shape[0]
         clients = list(answer.values()) if answer else []
         outputs = (
             clients[0].outputs
             if len(clients) == 1
             else [one for client in clients for one in client.outputs]
         )
-        lengths = [len(one.new_token_ids) for one in outputs]
+        lengths = list(map(len, map(_NEW_TOKENS, outputs)))
         if self.tokens is Tokens.IDS:
             form.sampled = {
                 self._name_of(one.request_id): list(map(int, one.new_token_ids)) for one in outputs
             }
         elif len(lengths) != len(names) or lengths != self._last.ones(len(names)):
             form.sampled = self._sampled(outputs, lengths, names)
-        for one in [one for one in outputs if one.finish_reason is not None]:
-            self._finish(form, one.request_id, FINISH_REASONS.get(str(one.finish_reason)))
+        if self.scheduler.finished_req_ids:  # whoever ended since the step planned last
+            for one in outputs:
+                if one.finish_reason is not None:
+                    reason = FINISH_REASONS.get(str(one.finish_reason))
+                    self._finish(form, one.request_id, reason)
         self._note_transfers(form, result)
-        if form.views or form.finished or self.scheduler.finished_req_ids:
+        if self.scheduler.finished_req_ids:
             self._sweep(form)
-        self._write(_COMPLETE, Complete(), form)
+        self._write(_COMPLETE, _COMPLETES, form)
 
     def _sampled(self, outputs: list[Any], lengths: list[int], names: list[str]) -> Any:
         told: dict[str, int] = {}
@@ -417,9 +428,9 @@ class EngineRecorder:
     def _checkpoint(self) -> CheckpointForm:
         """Return where the recording is."""
         last, steps = LastStep(), []
-        for step in self._in_flight:
-            told = ScheduledForm(step=step.step, rows=step.rows)
-            last.shorten(told, *step.shape)
+        for number, shape, rows in self._in_flight:
+            told = ScheduledForm(step=number, rows=rows)
+            last.shorten(told, *shape)
             steps.append(told)
         self._last = last
         views: dict[str, ViewForm | None] = {

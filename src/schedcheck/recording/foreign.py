@@ -83,17 +83,19 @@ class _Known:
     """Number of the action that added it."""
     gone: int | None = None
     """Number of the action with which it ended."""
-    has_loaded: bool = False
-    """Since it was last admitted."""
+    loaded: int | None = None
+    """How many tokens were loaded since it was last admitted."""
     life: list[Action] = field(factory=list)
     """What happened to it, as actions that make the same happen to it alone."""
 
     def admit(self, start: int) -> None:
         """Take in where it goes on: behind what it loaded, or at the last token of its prompt."""
-        if self.has_loaded:
+        if self.loaded is not None:
+            # Of a prompt that is there as a whole the last token is computed once more.
             length = self.spec.prompt_tokens_count
-            self.remote = max(self.remote, length if start == length - 1 else start)
-        self.has_loaded = False
+            is_whole = start == length - 1 and self.loaded != start
+            self.remote = max(self.remote, length if is_whole else start)
+        self.loaded = None
         self.life.append(Step())
 
     def note(self, status: Status | None) -> None:
@@ -148,7 +150,7 @@ class _Rebuilding:
                     if load.name in self.requests:
                         known = self.requests[load.name]
                         known.remote = max(known.remote, load.start + load.count)
-                        known.has_loaded = True
+                        known.loaded = load.start + load.count
                         known.life.append(Step())
                 for row in output.rows:
                     if row.role is not Role.RUNNING and row.name in self.requests:

@@ -21,6 +21,9 @@ from schedcheck.recording.writing import Options
 FAULTS_MAX: Final = 5
 """After so many faults nothing more is recorded."""
 
+_SCHEDULE: Final = Schedule()
+_COMPLETE: Final = Complete()
+
 Call = Callable[..., Any]
 Args = tuple[Any, ...]
 Options_ = Mapping[str, Any]
@@ -47,15 +50,25 @@ class Hooks:
 
     def schedule(self, call: Call, args: Args, kwargs: Options_) -> Any:
         """Record that a step was planned."""
-        output = self._calling(Schedule(), "schedule", call, args, kwargs)
-        self._record("scheduled", output)
+        output = self._calling(_SCHEDULE, "schedule", call, args, kwargs)
+        recorder = self.recorder
+        if recorder is not None and not self._depth:
+            try:
+                recorder.scheduled(output)
+            except Exception as error:  # noqa: BLE001  whatever it is, the engine goes on
+                self._fail(error)
         return output
 
     def update_from_output(self, call: Call, args: Args, kwargs: Options_) -> Any:
         """Record that the result of a step was processed."""
         result = kwargs.get("model_runner_output", args[1] if len(args) > 1 else None)
-        answer = self._calling(Complete(), "update_from_output", call, args, kwargs)
-        self._record("completed", result, answer)
+        answer = self._calling(_COMPLETE, "update_from_output", call, args, kwargs)
+        recorder = self.recorder
+        if recorder is not None and not self._depth:
+            try:
+                recorder.completed(result, answer)
+            except Exception as error:  # noqa: BLE001  whatever it is, the engine goes on
+                self._fail(error)
         return answer
 
     def finish_requests(self, call: Call, args: Args, kwargs: Options_) -> Any:

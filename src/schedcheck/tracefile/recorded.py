@@ -22,7 +22,7 @@ request that is still of interest, and the steps in flight.
 from __future__ import annotations
 
 from enum import StrEnum
-from operator import add
+from operator import add, sub
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -289,11 +289,18 @@ class LastStep:
         is_same = names == self.names
         if not is_same:
             form.names = names
-        if counts != self.ones(len(counts)):
+        ones = self.ones(len(counts))
+        if counts != ones:
             form.counts = counts
-        if not is_same or starts != self._expected():
+        if not is_same or not self._goes_on(starts):
             form.starts = starts
         self.names, self.counts, self.starts = names, counts, starts
+
+    def _goes_on(self, starts: list[int | None]) -> bool:
+        """Return whether each row begins where the one before ended: mostly one further on."""
+        if None in starts or None in self.starts:
+            return starts == self._expected()
+        return list(map(sub, starts, self.starts)) == self.counts
 
     def lengthen(self, form: ScheduledForm) -> None:
         """Take the rows of a step from its form. Raises ValueError if they do not fit."""
