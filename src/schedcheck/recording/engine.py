@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from operator import attrgetter
 from typing import Any, Final
-
-from attrs import define
 
 from schedcheck.adapters.vllm.compat import FINISH_REASONS, QUEUES, is_row_resumed, status_of
 from schedcheck.model.actions import (
@@ -32,6 +29,17 @@ from schedcheck.model.snapshot import Status
 from schedcheck.recording.headers import header_of
 from schedcheck.recording.online import OnlineCheck
 from schedcheck.recording.prompts import PromptHasher
+from schedcheck.recording.reading import (
+    NEW_TOKENS,
+    NO_STEP,
+    Known,
+    Shape,
+    has_roles,
+    load_of,
+    reason_of,
+    starts_of,
+    view_of,
+)
 from schedcheck.recording.systems import crash
 from schedcheck.recording.writing import Options, RecordingFiles
 from schedcheck.tracefile import Tokens, encode_action
@@ -45,7 +53,6 @@ from schedcheck.tracefile.recorded import (
     DrainedForm,
     LastStep,
     LifeForm,
-    LoadForm,
     RowForm,
     ScheduledForm,
     ViewForm,
@@ -62,25 +69,6 @@ _SCHEDULES: Final = Schedule()
 _COMPLETES: Final = Complete()
 
 
-@define
-class _Life:
-    """What is kept of one request that the scheduler still has."""
-
-    name: str
-    request: Any
-    spec: RequestSpec | None
-    """None: it is a session, or was there before; its history is unknown."""
-    status: Any
-    """vLLM's own, as it was last told."""
-    form: LifeForm
-
-
-_Shape = tuple[list[str], list[int], list[int | None]]
-"""Names, counts and starts of the rows of a step."""
-_NO_STEP: Final[tuple[int, _Shape, list[RowForm]]] = (-1, ([], [], []), [])
-_NEW_TOKENS: Final = attrgetter("new_token_ids")
-
-
 class EngineRecorder:
     """Writes down what happens to one Scheduler. Whatever goes wrong in here is raised."""
 
@@ -91,7 +79,7 @@ class EngineRecorder:
         self.files = RecordingFiles(options, header, self.tokens)
         self._online = OnlineCheck(header) if options.check else None
         self._hasher = PromptHasher(header.config.block_size)
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, Known] = {}
         self._ended: dict[str, list[str]] = {}
         """By id, the requests that ended and whose end was not announced yet: one announcement
         is about all of them."""
@@ -101,7 +89,7 @@ class EngineRecorder:
         self._last = LastStep()
         self._ids: list[str] = []
         self._names: list[str] = []
-        self._in_flight: deque[tuple[int, _Shape, list[RowForm]]] = deque()
+        self._in_flight: deque[tuple[int, Shape, list[RowForm]]] = deque()
         """Steps that were planned and not completed: number, shape, and rows that say more."""
         self._announces = True
         """Whether its steps say who was preempted."""
@@ -138,7 +126,7 @@ class EngineRecorder:
         spec = self._spec(request, prompt)
         life = self._meet(request, spec)
         form = AddedForm(
-            views={life.name: _view(request)},
+            views={life.name: view_of(request)},
             tokens=list(prompt) if self.tokens is Tokens.IDS else None,
         )
         self._write(encode_action(Add(life.name, spec)), Add(life.name, spec), form)
@@ -152,11 +140,11 @@ class EngineRecorder:
             adapter=None if lora is None else f"lora{lora.lora_int_id}",
         )
 
-    def _meet(self, request: Any, spec: RequestSpec | None) -> _Life:
+    def _meet(self, request: Any, spec: RequestSpec | None) -> Known:
         name = f"r{self._added}"
         self._added += 1
         form = LifeForm(name=name, unknown=spec is None)
-        life = _Life(name, request, spec, request.status, form)
+        life = Known(name, request, spec, request.status, form)
         self._lives[request.request_id] = life
         return life
 
@@ -170,7 +158,7 @@ class EngineRecorder:
             and len(counts) == len(self._ids)
             and not raw.finished_req_ids
             and not getattr(raw, "preempted_req_ids", None)
-            and not self._has_roles(raw)
+            and not has_roles(raw)
         ):
             starts = cached.num_computed_tokens
             form.preempted = [] if self._announces else None
@@ -199,27 +187,13 @@ class EngineRecorder:
         form.finished = [
             name for one in sorted(raw.finished_req_ids) for name in self._announced(one)
         ]
-        if self._has_roles(raw):
+        if has_roles(raw):
             form.rows = list(self._rows(raw, ids))
         doubtful.update(ids[row.at] for row in form.rows)
         for one in doubtful:
             if one in self._lives:
                 self._note_status(form, self._lives[one])
-        return self._starts(raw, ids)
-
-    def _starts(self, raw: Any, ids: list[str]) -> list[int | None]:
-        cached = raw.scheduled_cached_reqs
-        known = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        known |= {one.req_id: one.num_computed_tokens for one in raw.scheduled_new_reqs}
-        return [known.get(one) for one in ids]
-
-    def _has_roles(self, raw: Any) -> bool:
-        """Whether any row is more than a running one."""
-        cached = raw.scheduled_cached_reqs
-        if raw.scheduled_new_reqs:
-            return True
-        resumed = getattr(cached, "resumed_req_ids", None)
-        return bool(resumed) if resumed is not None else any(cached.resumed_from_preemption)
+        return starts_of(raw, ids)
 
     def _rows(self, raw: Any, ids: list[str]) -> Iterator[RowForm]:
         cached = raw.scheduled_cached_reqs
@@ -278,7 +252,7 @@ class EngineRecorder:
             if life is not None and life.status is not request.status:
                 self._note_status(form, life)
 
-    def _note_status(self, form: AnyForm, life: _Life) -> None:
+    def _note_status(self, form: AnyForm, life: Known) -> None:
         request, known = life.request, life.form
         if request.status is life.status:
             return
@@ -292,12 +266,12 @@ class EngineRecorder:
         if is_news and Status.WAITING_FOR_REMOTE_KVS not in known.path:
             known.path = [*known.path, status]
         if status is Status.WAITING_FOR_REMOTE_KVS and isinstance(form, ScheduledForm):
-            known.load = _load_of(life.name, request)
+            known.load = load_of(life.name, request)
             form.loads = [*form.loads, known.load]
 
     def completed(self, result: Any, answer: Any) -> None:
         """Write down that the result of a step was processed."""
-        number, shape, _ = self._in_flight.popleft() if self._in_flight else _NO_STEP
+        number, shape, _ = self._in_flight.popleft() if self._in_flight else NO_STEP
         form, names = CompletedForm(step=number), shape[0]
         clients = list(answer.values()) if answer else []
         outputs = (
@@ -305,7 +279,7 @@ class EngineRecorder:
             if len(clients) == 1
             else [one for client in clients for one in client.outputs]
         )
-        lengths = list(map(len, map(_NEW_TOKENS, outputs)))
+        lengths = list(map(len, map(NEW_TOKENS, outputs)))
         if self.tokens is Tokens.IDS:
             form.sampled = {
                 self._name_of(one.request_id): list(map(int, one.new_token_ids)) for one in outputs
@@ -343,7 +317,7 @@ class EngineRecorder:
             form.sends = [*form.sends, life.name]
         self._end(form, engine_id, life, form.finished[life.name])
 
-    def _end(self, form: AnyForm, engine_id: str, life: _Life, reason: FinishReason) -> None:
+    def _end(self, form: AnyForm, engine_id: str, life: Known, reason: FinishReason) -> None:
         life.form.finished = reason
         self._ended.setdefault(engine_id, []).append(life.name)
         if len(self._ended) > _ENDED_MAX:
@@ -361,7 +335,7 @@ class EngineRecorder:
         for one in self.scheduler.finished_req_ids:
             life = self._lives.get(one)
             if life is not None and life.request.is_finished():
-                form.finished[life.name] = _reason_of(life.request)
+                form.finished[life.name] = reason_of(life.request)
                 self._end(form, one, life, form.finished[life.name])
 
     def _note_transfers(self, form: CompletedForm, result: Any) -> None:
@@ -434,7 +408,7 @@ class EngineRecorder:
             steps.append(told)
         self._last = last
         views: dict[str, ViewForm | None] = {
-            life.name: _view(life.request) for life in self._lives.values()
+            life.name: view_of(life.request) for life in self._lives.values()
         }
         return CheckpointForm(
             lives=[self._life_form(life) for life in self._lives.values()],
@@ -442,27 +416,9 @@ class EngineRecorder:
             now=DrainedForm(rounds=0, views=views),
         )
 
-    def _life_form(self, life: _Life) -> LifeForm:
+    def _life_form(self, life: Known) -> LifeForm:
         form, request = life.form, life.request
         if life.spec is not None:
             form.spec = body_of_spec(life.spec)
         form.delivered = min(getattr(request, "num_output_tokens", 0), _MANY)
         return form
-
-
-def _view(request: Any) -> ViewForm:
-    return ViewForm(status=status_of(request.status.name))
-
-
-def _load_of(name: str, request: Any) -> LoadForm:
-    end = max(0, request.num_computed_tokens)
-    count = getattr(request, "num_external_computed_tokens", 0) or end
-    return LoadForm(name=name, start=max(0, end - count), count=count)
-
-
-def _reason_of(request: Any) -> FinishReason:
-    return {
-        Status.FINISHED_ABORTED: FinishReason.ABORTED,
-        Status.FINISHED_ERROR: FinishReason.ERROR,
-        Status.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
-    }.get(status_of(request.status.name), FinishReason.STOPPED)

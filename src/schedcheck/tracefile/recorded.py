@@ -286,7 +286,7 @@ class LastStep:
         self, form: ScheduledForm, names: list[str], counts: list[int], starts: list[int | None]
     ) -> None:
         """Write the rows of a step into its form, as far as they must be said."""
-        is_same = names == self.names
+        is_same = names is self.names or names == self.names
         if not is_same:
             form.names = names
         ones = self.ones(len(counts))
@@ -298,9 +298,10 @@ class LastStep:
 
     def _goes_on(self, starts: list[int | None]) -> bool:
         """Return whether each row begins where the one before ended: mostly one further on."""
-        if None in starts or None in self.starts:
+        try:
+            return list(map(sub, starts, self.starts)) == self.counts
+        except TypeError:  # one of them is not shown
             return starts == self._expected()
-        return list(map(sub, starts, self.starts)) == self.counts
 
     def lengthen(self, form: ScheduledForm) -> None:
         """Take the rows of a step from its form. Raises ValueError if they do not fit."""
