@@ -20,10 +20,10 @@ from schedcheck.cli.console import (
     painter,
     put,
 )
-from schedcheck.engine.campaign import result_of
 from schedcheck.engine.events import InvariantResult
 from schedcheck.engine.failures import failure_of
 from schedcheck.engine.play import Playback
+from schedcheck.engine.results import result_of
 from schedcheck.invariants.registry import Invariant, select
 from schedcheck.model.trace import Trace
 from schedcheck.model.verdict import Finding, Verdict
@@ -162,6 +162,7 @@ def _result(checker: Checker, one: Invariant, found: _Found | None) -> Invariant
         checker.judge.capabilities,
         witnessed=int(one.id in checker.judge.witnessed),
         violated={finding.invariant for finding in found.findings} if found else (),
+        known=(),
         unknown=checker.doubts
         | {id_: f"its checker failed, {why}" for id_, why in checker.judge.unknown.items()},
     )

@@ -107,6 +107,8 @@ class _Known:
 
 @define
 class _Rebuilding:
+    is_known: bool
+    """Whether every request is described in full: then the actions say all there is to say."""
     requests: dict[str, _Known] = field(factory=dict)
     actions: list[Action] = field(factory=list)
     shapes: list[str] = field(factory=list)
@@ -162,9 +164,11 @@ class _Rebuilding:
                 for name, reason in output.finished.items():
                     self._end(name, reason)
                 self._send(output.sends)
+                ended = result.loads_finished
+                if self.is_known:  # loads within a step are reported only where they fail
+                    ended = tuple(dict.fromkeys((*ended, *result.loads_failed)))
                 yield from self._transfers(
-                    (name, Transfer.LOAD, result.loads_failed.get(name))
-                    for name in result.loads_finished
+                    (name, Transfer.LOAD, result.loads_failed.get(name)) for name in ended
                 )
                 yield from self._transfers(
                     (name, Transfer.SEND, None) for name in result.sends_finished
@@ -211,7 +215,7 @@ def rebuild(reader: Reader, checker: Checker) -> Rebuilt:
 
     Raises NothingShown if it shows none, TraceError for what cannot be read.
     """
-    rebuilding = _Rebuilding()
+    rebuilding = _Rebuilding(is_known=reader.beginning.tokens is Tokens.TOY)
     for form, spec in reader.beginning.lives:
         rebuilding.meet(form.name, spec, delivered=form.delivered)
     for step in reader.steps():
@@ -225,8 +229,9 @@ def rebuild(reader: Reader, checker: Checker) -> Rebuilt:
 
 def _rebuilt(rebuilding: _Rebuilding, beginning: Beginning, finding: Finding, line: int) -> Rebuilt:
     header = beginning.header
-    is_known = beginning.tokens is Tokens.TOY  # then the actions say all that there is to say
-    actions = tuple(rebuilding.actions) if is_known else rebuilding.described(header.config)
+    actions = tuple(rebuilding.actions)
+    if not rebuilding.is_known:
+        actions = rebuilding.described(header.config)
     actions = _merged(actions)
     finding = evolve(finding, step=max(1, len(actions)))
     trace = Trace(header=evolve(header, expect=None), actions=actions)
