@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from schedcheck.adapters.vllm.compat import FINISH_REASONS, QUEUES, is_row_resumed, status_of
+from schedcheck.adapters.vllm.compat import FINISH_REASONS, QUEUES, is_row_resumed
 from schedcheck.model.actions import (
     Abort,
     Action,
@@ -57,7 +57,7 @@ from schedcheck.tracefile.recorded import (
     ScheduledForm,
     ViewForm,
 )
-from schedcheck.tracefile.recording import body_of_spec, with_recorded
+from schedcheck.tracefile.recording import with_recorded
 
 _WAITING_LOOKED_AT: Final = 1_024
 """So many requests of each waiting queue are looked at in a step: their status tells of loads."""
@@ -203,18 +203,9 @@ class EngineRecorder:
                 roles[one] = Role.RESUMED
         for at, one in enumerate(ids):
             if one in roles:
-                self._note_role(one, roles[one])
+                if one in self._lives:
+                    self._lives[one].take_role(roles[one])
                 yield RowForm(at=at, role=roles[one])
-
-    def _note_role(self, engine_id: str, role: Role) -> None:
-        life = self._lives.get(engine_id)
-        if life is None:
-            return
-        form = life.form
-        form.news += role is Role.NEW
-        form.resumes += role is Role.RESUMED
-        form.preempted = form.forgot = False
-        form.path, form.load = [], None
 
     def _preempted(self, raw: Any) -> list[str] | None:
         self._announces = hasattr(raw, "preempted_req_ids")
@@ -253,21 +244,13 @@ class EngineRecorder:
                 self._note_status(form, life)
 
     def _note_status(self, form: AnyForm, life: Known) -> None:
-        request, known = life.request, life.form
-        if request.status is life.status:
+        status = life.take_status()
+        if status is None:
             return
-        status, before = status_of(request.status.name), status_of(life.status.name)
-        life.status = request.status
         form.views[life.name] = ViewForm(status=status)
-        if before is Status.RUNNING and status is not Status.RUNNING:
-            known.preemptions += 1
-            known.preempted = True
-        is_news = status is not Status.RUNNING and known.path[-1:] != [status]
-        if is_news and Status.WAITING_FOR_REMOTE_KVS not in known.path:
-            known.path = [*known.path, status]
         if status is Status.WAITING_FOR_REMOTE_KVS and isinstance(form, ScheduledForm):
-            known.load = load_of(life.name, request)
-            form.loads = [*form.loads, known.load]
+            life.form.load = load_of(life.name, life.request)
+            form.loads = [*form.loads, life.form.load]
 
     def completed(self, result: Any, answer: Any) -> None:
         """Write down that the result of a step was processed."""
@@ -411,14 +394,7 @@ class EngineRecorder:
             life.name: view_of(life.request) for life in self._lives.values()
         }
         return CheckpointForm(
-            lives=[self._life_form(life) for life in self._lives.values()],
+            lives=[life.told() for life in self._lives.values()],
             in_flight=steps,
             now=DrainedForm(rounds=0, views=views),
         )
-
-    def _life_form(self, life: Known) -> LifeForm:
-        form, request = life.form, life.request
-        if life.spec is not None:
-            form.spec = body_of_spec(life.spec)
-        form.delivered = min(getattr(request, "num_output_tokens", 0), _MANY)
-        return form

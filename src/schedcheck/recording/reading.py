@@ -8,10 +8,11 @@ from typing import Any, Final
 from attrs import define
 
 from schedcheck.adapters.vllm.compat import status_of
-from schedcheck.model.output import FinishReason
+from schedcheck.model.output import FinishReason, Role
 from schedcheck.model.request import RequestSpec
 from schedcheck.model.snapshot import Status
 from schedcheck.tracefile.recorded import LifeForm, LoadForm, RowForm, ViewForm
+from schedcheck.tracefile.recording import body_of_spec
 
 
 @define
@@ -25,6 +26,36 @@ class Known:
     status: Any
     """vLLM's own, as it was last told."""
     form: LifeForm
+
+    def take_role(self, role: Role) -> None:
+        """Take in that it is scheduled as new or resumed."""
+        form = self.form
+        form.news += role is Role.NEW
+        form.resumes += role is Role.RESUMED
+        form.preempted = form.forgot = False
+        form.path, form.load = [], None
+
+    def take_status(self) -> Status | None:
+        """Return what its status has become; None if that is what was told."""
+        if self.request.status is self.status:
+            return None
+        status, before = status_of(self.request.status.name), status_of(self.status.name)
+        self.status, form = self.request.status, self.form
+        if before is Status.RUNNING and status is not Status.RUNNING:
+            form.preemptions += 1
+            form.preempted = True
+        is_news = status is not Status.RUNNING and form.path[-1:] != [status]
+        if is_news and Status.WAITING_FOR_REMOTE_KVS not in form.path:
+            form.path = [*form.path, status]
+        return status
+
+    def told(self) -> LifeForm:
+        """Return all that is known of it, for a file that goes on from here."""
+        form = self.form
+        if self.spec is not None:
+            form.spec = body_of_spec(self.spec)
+        form.delivered = min(getattr(self.request, "num_output_tokens", 0), 10**6)
+        return form
 
 
 Shape = tuple[list[str], list[int], list[int | None]]
