@@ -52,7 +52,7 @@ def wrapped(name: str, config: SchedulerConfig = TINY, **options: Any) -> Any:
 
 def named(config: SchedulerConfig = TINY) -> Any:
     """Open a system whose scheduler is of the class that vLLM's own setting names."""
-    made = engine._vllm_config(config).scheduler_config
+    made = engine._vllm_config(config, engine.AS_IT_IS).scheduler_config
     object.__setattr__(made, "scheduler_cls", "schedcheck.recording.vllm.RecordingScheduler")
     kind = made.get_scheduler_cls() if hasattr(made, "get_scheduler_cls") else None
     before = engine.Scheduler
