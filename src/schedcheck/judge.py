@@ -19,6 +19,7 @@ from attrs import define, field
 from schedcheck.invariants.registry import Invariant, every_invariant
 from schedcheck.model.capability import Capability
 from schedcheck.model.config import SchedulerConfig
+from schedcheck.model.snapshot import Snapshot
 from schedcheck.model.trace import (
     AnyEvent,
     Completed,
@@ -26,13 +27,14 @@ from schedcheck.model.trace import (
     Hung,
     Malformed,
     Repeated,
+    Scheduled,
     Transfer,
     TransferEnded,
 )
 from schedcheck.model.verdict import Finding, Signature
 from schedcheck.oracles.answers import believe
 from schedcheck.oracles.ledger import Ledger
-from schedcheck.oracles.life import OpenLoad
+from schedcheck.oracles.life import Life, OpenLoad
 from schedcheck.oracles.shadow import ShadowMemory
 from schedcheck.oracles.taint import Taint
 from schedcheck.oracles.worker import SimulatedWorker
@@ -48,6 +50,9 @@ class Judge:
     """Those to check; the ones whose capabilities are missing are left out."""
     known: AbstractSet[Signature] = frozenset()
     """What is known to be wrong with the target, and does not end a trace."""
+    simulates: bool = True
+    """Whether workers and KV memory are simulated, which a trace without token values gives no
+    ground for: the invariants that look at them must then be left out."""
     ledger: Ledger = field(init=False)
     worker: SimulatedWorker = field(init=False)
     memory: ShadowMemory = field(init=False)
@@ -134,6 +139,15 @@ class Judge:
                 news.append(finding)
         return tuple(news)
 
+    def go_on(self, lives: Iterable[Life], steps: Iterable[Scheduled], snapshot: Snapshot) -> None:
+        """Begin in the middle: with requests as they are there, and steps in flight."""
+        self.ledger.go_on(lives, steps, snapshot)
+
+    def forget(self, name: str) -> None:
+        """Forget a request that ended, so that a trace may go on for ever."""
+        self.ledger.forget(name)
+        self.worker.forget(name)
+
     def _give_up(self, invariant: Invariant, failure: Exception) -> None:
         """Ask an invariant whose checker failed no more: it is UNKNOWN."""
         self.unknown[invariant.id] = f"{type(failure).__name__}: {failure}"
@@ -147,6 +161,8 @@ class Judge:
         if Capability.OWN_STORE in self.capabilities:
             believe(event, ledger)
         ledger.fold(event)
+        if not self.simulates:
+            return
         if isinstance(event, Completed) and ledger.executed is not None:
             self.worker.execute(ledger.executed, event.result)
             self.memory.execute(ledger.executed)

@@ -70,7 +70,9 @@ class TestLaziness:
         assert b"[]" == done.stdout.strip()
 
     def test_what_it_offers(self):
-        assert ["Violation", "__version__", "machine", "verify"] == sorted(schedcheck.__all__)
+        assert ["Violation", "__version__", "machine", "record", "verify"] == sorted(
+            schedcheck.__all__
+        )
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             _ = schedcheck.nothing
 

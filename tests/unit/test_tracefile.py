@@ -307,27 +307,27 @@ def test_a_newer_minor_version_may_have_more_keys_and_says_which_were_skipped():
     newer = (
         PINNED.replace(b'"format":"1.0"', b'"colour":1,"format":"1.3"')
         .replace(b'"prompt":[["sys"', b'"media":[],"prompt":[["sys"')
-        .replace(b'{"do":"step"}', b'{"do":"step","recorded":{"events":[]}}')
-        .replace(b'{"do":"drain"}', b'{"do":"drain","recorded":{"events":[]}}')
+        .replace(b'{"do":"step"}', b'{"do":"step","mood":{"events":[]}}')
+        .replace(b'{"do":"drain"}', b'{"do":"drain","mood":{"events":[]}}')
         .replace(b'["ABORT",', b'["ABORT","FLY",')
     )
     said: list[str] = []
     assert decode(newer, name="x", on_ignored=said.append) == PINNED_TRACE
     assert decode(newer, name="x") == PINNED_TRACE
-    since = "(the trace has format 1.3, this version knows 1.0)"
+    since = "(the trace has format 1.3, this version knows 1.1)"
     assert said == [
         f'x:1: skipped unknown field "colour" in the header {since}',
         f'x:1: skipped unknown capability "FLY" {since}',
         f'x:2: skipped unknown field "media" in the spec of an add action {since}',
-        f'x:4: skipped unknown field "recorded" in a step action {since}',
-        f'x:11: skipped unknown field "recorded" in a drain action {since}',
+        f'x:4: skipped unknown field "mood" in a step action {since}',
+        f'x:11: skipped unknown field "mood" in a drain action {since}',
     ]
 
 
 def test_what_was_skipped_is_said_in_a_bounded_number_of_lines():
     keys = ",".join(f'"k{number}":0' for number in range(1000))
     said: list[str] = []
-    data = f'{{"format":"1.1","target":"t",{keys}}}\n{{"do":"step"}}\n'.encode()
+    data = f'{{"format":"1.2","target":"t",{keys}}}\n{{"do":"step"}}\n'.encode()
     decode(data, name="x", on_ignored=said.append)
     assert len(said) == 20
 
@@ -335,10 +335,11 @@ def test_what_was_skipped_is_said_in_a_bounded_number_of_lines():
 # --- What is refused: one line that names the file, the line and the fault. ---
 
 
-RECORDED = (
-    'unknown field "recorded" in a schedule action: recorded steps cannot be read yet; '
-    "this version knows do"
+GOES_ON = (
+    "it goes on from another file, so it cannot be replayed: schedcheck check judges it, "
+    "schedcheck shrink makes a trace of it"
 )
+RECORDED = "recorded is an object, not a list of events"
 ACTIONS_KNOWN = (
     "add, schedule, complete, step, finish_transfer, fail_transfer, finish_send, abort, preempt, "
     "reset_prefix_cache, answer_lookup, grammar_ready, add_chunk, pause, resume, drain"
@@ -415,7 +416,11 @@ def test_what_is_no_trace_at_all(data, problem):
         ({"target": 3}, "target is 3, not a text"),
         ({"seed": "\x1b[2J"}, "seed is not a printable text of at most 2,000 characters"),
         ({"version": "v" * 2001}, "version is not a printable text of at most 2,000 characters"),
-        ({"start": "checkpoint"}, 'start is "checkpoint"; this version can only replay from cold'),
+        ({"start": "warm"}, 'start is "warm"; this version can only replay from cold'),
+        (
+            {"start": "checkpoint"},
+            GOES_ON,
+        ),
         ({"dialect": "v9"}, 'dialect is "v9"; this version knows v1, v2'),
         ({"dialect": ["v1"]}, "dialect is a list; this version knows v1, v2"),
         ({"capabilities": ["FLY"]}, 'unknown capability "FLY" in the header'),
@@ -649,7 +654,7 @@ def test_an_unknown_action_is_refused_in_a_newer_minor_version_too():
     # It is not optional: a trace without it would be another one.
     message = refusal(with_action('{"do":"fly"}').replace(b'"1.0"', b'"1.7"'))
     assert message.startswith('x:3: unknown action "fly"; this version knows add, ')
-    assert message.endswith(" (the trace has format 1.7, this version knows 1.0)")
+    assert message.endswith(" (the trace has format 1.7, this version knows 1.1)")
 
 
 # --- Cut off, damaged, too large. ---
@@ -714,11 +719,11 @@ def test_random_bytes_give_one_printable_line():
 
 
 def test_a_file_has_bounds(monkeypatch):
-    monkeypatch.setattr(reading, "BYTES_MAX", len(PINNED))
-    monkeypatch.setattr(reading, "LINES_MAX", 12)
+    monkeypatch.setattr(form, "BYTES_MAX", len(PINNED))
+    monkeypatch.setattr(form, "LINES_MAX", 12)
     assert decode(PINNED, name="x") == PINNED_TRACE
     assert "it is larger than" in refusal(PINNED + b"\n")
-    monkeypatch.setattr(reading, "LINES_MAX", 11)
+    monkeypatch.setattr(form, "LINES_MAX", 11)
     assert refusal(PINNED) == "x: it has more than 11 lines, the most that a trace may have"
 
 
@@ -824,6 +829,7 @@ def test_an_unreadable_file_is_named_with_the_reason(tmp_path, monkeypatch):
 
 
 def test_no_more_is_read_than_a_trace_may_have(monkeypatch):
+    monkeypatch.setattr(form, "BYTES_MAX", 100)
     monkeypatch.setattr(reading, "BYTES_MAX", 100)
     with pytest.raises(TraceError, match="larger than"):
         read(Path("/dev/zero"))

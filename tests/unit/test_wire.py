@@ -9,6 +9,7 @@ import pytest
 from schedcheck.engine.events import (
     JOB_EVENTS,
     Checked,
+    Compared,
     Complaint,
     Ended,
     Examined,
@@ -104,6 +105,7 @@ EVENTS = (
         ),
         unseen=("cached",),
     ),
+    Compared(steps=3, same=1, recorded="r0:new+1", replayed="", skipped="action 2 (step): s"),
     Fault(message="m", is_ours=True, traceback="t"),
 )
 JOB_EXAMPLES = (
@@ -111,6 +113,7 @@ JOB_EXAMPLES = (
     ReplayJob(target="t", trace="{}\n", name="n", known=(ISSUE, ISSUE), with_moments=True),
     ShrinkJob(target="t", trace="{}\n", name="n"),
     DoctorJob(target="t", options=Options(scheduler="a:B", config=(("k", 1.5), ("l", True)))),
+    ShrinkJob(target="t", trace="{}\n", name="n", shorter=("{}\n",), shapes=("r0:new+1",)),
 )
 
 

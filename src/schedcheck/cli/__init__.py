@@ -9,6 +9,7 @@ import click
 from schedcheck import __version__
 from schedcheck.catalogue import CatalogueMissing
 from schedcheck.catalogue.exemptions import LedgerError
+from schedcheck.cli.check import check
 from schedcheck.cli.compare import bisect, diff
 from schedcheck.cli.console import (
     INTERRUPTED,
@@ -50,7 +51,7 @@ def cli(ctx: click.Context) -> None:
 
 
 for command in (
-    run, replay, shrink, show, export, bisect, diff, list_, explain, doctor, env, catalogue,
+    run, replay, shrink, show, export, check, bisect, diff, list_, explain, doctor, env, catalogue,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from attrs import define, field
+from attrs import define, evolve, field
 
 from schedcheck.catalogue.exemptions import known_issues
+from schedcheck.cli.check import beside, rebuilt_from
 from schedcheck.cli.console import (
     NOT_SHOWN,
     OK,
@@ -26,6 +27,7 @@ from schedcheck.cli.console import (
 )
 from schedcheck.cli.pieces import again, made_with, pieces, takes_pieces
 from schedcheck.engine.events import (
+    Compared,
     Fault,
     Found,
     JobEvent,
@@ -35,6 +37,7 @@ from schedcheck.engine.events import (
     Shrunk,
     Smaller,
 )
+from schedcheck.engine.foreign import words_for as words_for_replay
 from schedcheck.engine.jobs import ReplayJob, ShrinkJob
 from schedcheck.host.environments import environment_for
 from schedcheck.host.releases import RELEASES
@@ -229,11 +232,13 @@ def shrink(
     """Make a failing TRACE as small as possible without losing its signature.
 
     Every smaller trace is written at once, so that an interrupted or exhausted shrink goes on from
-    where it was when it is started again on the output.
+    where it was when it is started again on the output. A recording is replayed up to its first
+    violation; what comes of it is written beside it.
     """
     issues = known_issues(known)
     options = pieces(scheduler=scheduler, connector=connector, config=config)
-    loaded = made_with(load(trace), options, on=on)
+    rebuilt = rebuilt_from(trace)
+    loaded = made_with(load(trace) if rebuilt is None else rebuilt.trace, options, on=on)
     target, place = place_of(loaded, on, python, in_process=in_process)
     job = ShrinkJob(
         target=target,
@@ -243,6 +248,12 @@ def shrink(
         known=issues,
         options=options,
     )
+    if rebuilt is not None:
+        found, line = rebuilt.finding.signature, rebuilt.line
+        say(f"{found} on line {line:,} of {clean(str(trace))}: {len(loaded.actions):,} actions")
+        shorter = tuple(encode(one).decode() for one in rebuilt.shorter)
+        job = evolve(job, shorter=shorter, shapes=rebuilt.shapes)
+        output = output or beside(trace)
     more = again(options, python)
     shrinking = _Shrinking(destination=output or trace, on=on or "", more=more)
     perform(job, shrinking.hear, place=place)
@@ -268,6 +279,8 @@ class _Shrinking:
             case Found(failure=failure):
                 found = clean(failure.complaint.signature)
                 say(f"{found} in {failure.actions} actions; shrinking")
+            case Compared():
+                say(clean(words_for_replay(event)))
             case Smaller(trace=smaller, actions=actions):
                 write_bytes(self.destination, smaller.encode())
                 self.ticker.tell(f"{actions} actions")

@@ -427,6 +427,23 @@ class Replayed:
 
 
 @frozen(kw_only=True)
+class Compared:
+    """A recording was replayed beside what was recorded."""
+
+    word: ClassVar[str] = "compared"
+    steps: int
+    """How many steps were recorded."""
+    same: int
+    """How many of them, from the first, were replayed exactly."""
+    recorded: str = ""
+    """What the step after these planned when it was recorded; empty if all were the same."""
+    replayed: str = ""
+    """What it planned in the replay; empty: nothing, or there was no such step."""
+    skipped: str = ""
+    """The first action that could not be replayed, and why; empty: none."""
+
+
+@frozen(kw_only=True)
 class Fault:
     """A job could not be done; nothing is known about the scheduler."""
 
@@ -456,7 +473,17 @@ class Examined:
 
 
 JobEvent = (
-    Started | Progress | Found | Smaller | Shrunk | Ended | Replayed | Fault | Checked | Examined
+    Started
+    | Progress
+    | Found
+    | Smaller
+    | Shrunk
+    | Ended
+    | Replayed
+    | Compared
+    | Fault
+    | Checked
+    | Examined
 )
 
 JOB_EVENTS: Final[tuple[type[JobEvent], ...]] = (
@@ -467,6 +494,7 @@ JOB_EVENTS: Final[tuple[type[JobEvent], ...]] = (
     Shrunk,
     Ended,
     Replayed,
+    Compared,
     Fault,
     Checked,
     Examined,

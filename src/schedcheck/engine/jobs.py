@@ -67,6 +67,10 @@ class ShrinkJob:
     known: tuple[KnownIssue, ...] = ()
     """The same."""
     options: Options = NO_OPTIONS
+    shorter: tuple[str, ...] = ()
+    """Parts of a recording that may show the same, tried in this order before all of it."""
+    shapes: tuple[str, ...] | None = None
+    """For a recording: what each step planned there, to say where the replay goes other ways."""
 
 
 @frozen(kw_only=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 from schedcheck.engine.campaign import Campaign, Start, shrink_and_report
 from schedcheck.engine.doctor import Examination
 from schedcheck.engine.events import Checked, Examined, Fault
 from schedcheck.engine.executor import BlackBox, function_of_target, said_by, traceback_of
+from schedcheck.engine.foreign import begin_with
 from schedcheck.engine.jobs import DoctorJob, Emit, Job, ReplayJob, RunJob, ShrinkJob
 from schedcheck.engine.known import signatures_of
 from schedcheck.engine.profiles import get_profile
 from schedcheck.engine.replay import replay
 from schedcheck.engine.shrink import Budget
 from schedcheck.engine.targets import resolve, surface_of
-from schedcheck.invariants.registry import every_invariant, select
+from schedcheck.invariants.registry import every_invariant, get, select
 from schedcheck.model.config import Dialect
 from schedcheck.model.known import covering
 from schedcheck.sut import TargetError
@@ -101,13 +104,19 @@ def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:
     expect = trace.header.expect
     if expect is None:
         raise TargetError(f"{job.name} is not expected to violate anything, so it cannot be shrunk")
+    invariants, start, began = every_invariant(), Start(trace), time.monotonic()
+    if job.shapes is not None:
+        # What else the replay shows on the way is not what the recording is about.
+        invariants = (get(expect.signature.invariant),)
+        shorter = [decode(one.encode(), name=job.name) for one in job.shorter]
+        start = begin_with(target, trace, shorter, job.shapes, invariants[0], emit=emit)
     done = shrink_and_report(
         target,
-        [Start(trace)],
+        [start],
         expect.signature,
-        every_invariant(),
+        invariants,
         emit=emit,
-        budget_for=lambda: Budget(executions_max=100_000, seconds_max=job.seconds_max),
+        budget_for=lambda: Budget(executions_max=100_000, seconds_max=_left(job, began)),
         blackbox=blackbox,
         known=signatures_of(covering(job.known, target.name, target.version)),
     )
@@ -116,3 +125,9 @@ def _shrink(job: ShrinkJob, emit: Emit, blackbox: BlackBox | None) -> None:
             f"{job.name} does not show {expect.signature} on {job.target}; "
             f"schedcheck replay says what it shows"
         )
+
+
+def _left(job: ShrinkJob, began: float) -> float | None:
+    """Return how many seconds a shrink has left: looking for its beginning took some."""
+    spent = time.monotonic() - began
+    return None if job.seconds_max is None else max(0.0, job.seconds_max - spent)

@@ -22,6 +22,9 @@ from schedcheck.model.verdict import Finding, Signature
 
 FORMAT: Final = "1.0"
 """Version of the trace format. A minor version adds optional keys; a major one is refused."""
+RECORDED_FORMAT: Final = "1.1"
+"""The newest version known, which adds what is recorded beside actions; plain traces need none of
+it and are written as FORMAT."""
 
 
 @frozen(kw_only=True)

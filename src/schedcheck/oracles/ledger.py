@@ -151,6 +151,24 @@ class Ledger:
                 pass
         self._observe(event)
 
+    def go_on(self, lives: Iterable[Life], steps: Iterable[Scheduled], snapshot: Snapshot) -> None:
+        """Begin in the middle, or take in requests first seen there. Called by the Judge alone."""
+        self.lives |= {life.name: life for life in lives}
+        for step in steps:
+            rows = [row.name for row in step.output.rows if row.name in self.lives]
+            preemptions = {name: self.lives[name].times_preempted for name in rows}
+            ahead = len(self.in_flight)
+            self.in_flight.append(InFlight(step.output, ahead=ahead, preemptions=preemptions))
+            self.last_planned = step.output.step_id
+            for name in rows:
+                self.lives[name].in_flight += 1
+        self.before = self.snapshot = snapshot
+
+    def forget(self, name: str) -> None:
+        """Forget a request that ended. Called by the Judge alone."""
+        self.lives.pop(name, None)
+        self.gainless.pop(name, None)
+
     def _add(self, event: Added) -> None:
         spec = event.spec
         engine_id = event.name
@@ -404,7 +422,11 @@ class Ledger:
 
     def _observe(self, event: AnyEvent) -> None:
         """Compare the new snapshot with the last one."""
+        is_same = event.snapshot is self.snapshot and not self.finished_now
         self.snapshot, self.has_work = event.snapshot, event.has_work
+        if is_same:  # so it is with most events that are read back: no status can differ
+            self.changes = ()
+            return
         changes: list[tuple[str, Status | None, Status | None]] = []
         for name, life in self.lives.items():
             status = self._status_of(life)
@@ -427,15 +449,16 @@ class Ledger:
         view = self.snapshot.requests.get(life.name)
         if view is not None:
             return view.status
-        return None if life.finished is None else _STATUS_OF[life.finished]
+        return None if life.finished is None else STATUS_OF[life.finished]
 
 
-_STATUS_OF: Final[Mapping[FinishReason, Status]] = {
+STATUS_OF: Final[Mapping[FinishReason, Status]] = {
     FinishReason.STOPPED: Status.FINISHED_STOPPED,
     FinishReason.LENGTH: Status.FINISHED_LENGTH_CAPPED,
     FinishReason.ABORTED: Status.FINISHED_ABORTED,
     FinishReason.ERROR: Status.FINISHED_ERROR,
 }
+"""The status of a request that ended, once the scheduler has forgotten it."""
 
 
 _ENDED_BY_WAITING: Final = (

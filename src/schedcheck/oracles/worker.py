@@ -113,6 +113,11 @@ class SimulatedWorker:
     """Encoder outputs that the workers keep: tokens, by medium."""
     _proposals: Counter[str] = Factory(Counter)
 
+    def forget(self, name: str) -> None:
+        """Forget a request that ended. Called by the Judge alone."""
+        self.requests.pop(name, None)
+        self._proposals.pop(name, None)
+
     def answer(self) -> WorkerResult:
         """Return the result of the oldest step in flight, without executing it."""
         step = self.ledger.in_flight[0]

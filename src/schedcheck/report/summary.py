@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Final
 
@@ -37,7 +37,15 @@ def summary_lines(ended: Ended, *, name: str = "", paint: Paint = plain) -> Iter
 
 
 def _counts(ended: Ended) -> Iterator[str]:
-    verdicts = [result.verdict for result in ended.results]
+    yield from verdict_words([result.verdict for result in ended.results])
+    yield f"{ended.traces:,} traces"
+    yield f"{ended.actions:,} actions"
+    yield f"profile {clean(ended.profile)}"
+    yield f"seed {ended.seed}"
+
+
+def verdict_words(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield how often each verdict was given, the worst first: ``12 hold``."""
     for verdict, word in (
         (Verdict.VIOLATED, "violated"),
         (Verdict.KNOWN, "known"),
@@ -48,10 +56,6 @@ def _counts(ended: Ended) -> Iterator[str]:
     ):
         if verdict in verdicts:
             yield f"{verdicts.count(verdict)} {word}"
-    yield f"{ended.traces:,} traces"
-    yield f"{ended.actions:,} actions"
-    yield f"profile {clean(ended.profile)}"
-    yield f"seed {ended.seed}"
 
 
 def _times(counts: Mapping[str, int]) -> list[str]:
@@ -100,11 +104,11 @@ def _warnings(ended: Ended) -> Iterator[tuple[str, str]]:
         yield f"{word} never ran: the target lacks {lacking}", "give its adapter the capability"
     if ended.traces:
         yield from _never(ended)
-    for reason, ids in _by_reason(ended.results, Verdict.NOT_APPLICABLE):
+    for reason, ids in by_reason(ended.results, Verdict.NOT_APPLICABLE):
         are = "is" if len(ids) == 1 else "are"
         what = f"{', '.join(ids)} {are} not applicable: the target {reason}"
         yield what, "give its adapter the capability"
-    for reason, ids in _by_reason(ended.results, Verdict.UNKNOWN):
+    for reason, ids in by_reason(ended.results, Verdict.UNKNOWN):
         are = "is" if len(ids) == 1 else "are"
         yield f"{', '.join(ids)} {are} unknown: the checker failed, {reason}", "report it to us"
     if ended.crashes_ignored:
@@ -142,7 +146,7 @@ def _end_entry(ended: Ended, missed: KnownResult) -> str:
     return f"{look}end its releases before {ended.version} in the known-issue ledger"
 
 
-def _by_reason(
+def by_reason(
     results: Iterable[InvariantResult], verdict: Verdict
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield each reason for a verdict with the invariants that have it."""

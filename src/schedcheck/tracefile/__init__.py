@@ -15,8 +15,12 @@ The version of the format is ``MAJOR.MINOR``. A minor version adds optional keys
 skip without reading another trace than was written; whatever changes the meaning of a trace needs
 a new major version. So in our minor version and in older ones an unknown field is an error; in a
 newer one it is skipped and reported to ``on_ignored``, but an unknown action or word is an error
-even there. Another major version is refused. ``start`` is ``cold``; other starts, and recorded
-steps beside their actions (the reserved key ``recorded``), belong to later minor versions.
+even there. Another major version is refused.
+
+Format 1.1 adds recordings: ``recorded`` beside an action lists what happened (``recorded.py`` says
+how), ``recording`` in the header what is known of tokens, and a file that goes on from another one
+has ``start: checkpoint`` and a ``checkpoint``. A cold recording is replayed as the trace it holds.
+What needs none of this is written as 1.0.
 
 A trace comes from a stranger. Reading one runs nothing of it, allocates no more than the limits
 below allow, and answers any fault with one line that names file, line and field. Names and texts
@@ -27,16 +31,26 @@ from __future__ import annotations
 
 from schedcheck.tracefile.form import SUFFIX, TraceError, TraceUnwritable
 from schedcheck.tracefile.reading import decode, read
+from schedcheck.tracefile.recorded import Tokens
+from schedcheck.tracefile.recording import EventEncoder, encode_recording_header, encode_step
+from schedcheck.tracefile.streaming import Beginning, RecordedStep, RecordingReader
 from schedcheck.tracefile.writing import encode, encode_action, encode_header, write, write_bytes
 
 __all__ = [
     "SUFFIX",
+    "Beginning",
+    "EventEncoder",
+    "RecordedStep",
+    "RecordingReader",
+    "Tokens",
     "TraceError",
     "TraceUnwritable",
     "decode",
     "encode",
     "encode_action",
     "encode_header",
+    "encode_recording_header",
+    "encode_step",
     "read",
     "write",
     "write_bytes",

@@ -56,6 +56,15 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
 }
 """The smallest and largest number that each field may hold."""
 
+COMPRESSED: Final = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+}
+"""How files begin that are compressed."""
+
 HEADER_KEYS: Final = (
     *("capabilities", "config", "dialect", "expect", "format", "options"),
     *("schedcheck", "seed", "start", "target", "version", "witness"),
@@ -170,3 +179,21 @@ def printable(text: str, *, most: int = 120) -> str:
 def reason(error: OSError | ValueError) -> str:
     """Return what the system says about an error."""
     return getattr(error, "strerror", None) or str(error)
+
+
+def unfit(data: bytes) -> str | None:
+    """Return why the content as a whole is no trace, before any of it is taken apart."""
+    if not data:
+        return "it is empty"
+    if len(data) > BYTES_MAX:
+        return f"it is larger than {BYTES_MAX // 2**20} MiB, the most that a trace may have"
+    for start, how in COMPRESSED.items():
+        if data.startswith(start):
+            return f"it is compressed ({how}): unpack it first"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "it is UTF-16: save it as UTF-8"
+    if data.startswith(b"\xef\xbb\xbf"):
+        return "it starts with a byte order mark: save it as UTF-8 without one"
+    if data.count(b"\n") > LINES_MAX:
+        return f"it has more than {LINES_MAX:,} lines, the most that a trace may have"
+    return None

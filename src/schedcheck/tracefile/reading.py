@@ -17,7 +17,7 @@ from schedcheck.model.capability import Capability
 from schedcheck.model.config import Dialect, SchedulerConfig
 from schedcheck.model.options import Options
 from schedcheck.model.request import OUTPUT_OF, RequestSpec
-from schedcheck.model.trace import FORMAT, Expectation, Header, Trace
+from schedcheck.model.trace import FORMAT, RECORDED_FORMAT, Expectation, Header, Trace
 from schedcheck.model.verdict import Signature
 from schedcheck.tracefile.form import (
     BYTES_MAX,
@@ -26,7 +26,6 @@ from schedcheck.tracefile.form import (
     HEADER_KEYS,
     KEYS,
     LINE_BYTES_MAX,
-    LINES_MAX,
     NAME_MAX,
     PARTS_MAX,
     RANGES,
@@ -39,17 +38,12 @@ from schedcheck.tracefile.form import (
     printable,
     reason,
     shown,
+    unfit,
 )
+from schedcheck.tracefile.recorded import KEY
 
 _KINDS: Final[Mapping[str, type[Action]]] = {action.do: action for action in ACTIONS}
-_MAJOR, _MINOR = (int(part) for part in FORMAT.split("."))
-_COMPRESSED: Final = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"PK\x03\x04": "zip",
-}
+_MAJOR, _MINOR = (int(part) for part in RECORDED_FORMAT.split("."))
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 T = TypeVar("T")
@@ -71,12 +65,12 @@ def decode(data: bytes, *, name: str, on_ignored: Callable[[str], None] | None =
     ``on_ignored`` gets one line for each field of a newer minor version that was skipped, once
     per field. Raises TraceError for whatever is wrong.
     """
-    problem = _unfit(data)
+    problem = unfit(data)
     if problem:
         raise TraceError(name, 0, problem)
     # A newline that ends the file opens no further line.
     lines = data.removesuffix(b"\n").split(b"\n")
-    reader = _Reader(name, on_ignored, last=0 if data.endswith(b"\n") else len(lines))
+    reader = Reader(name, on_ignored, last=0 if data.endswith(b"\n") else len(lines))
     header = reader.header(lines[0])
     actions = tuple(reader.actions(lines[1:]))
     if not actions:
@@ -87,29 +81,19 @@ def decode(data: bytes, *, name: str, on_ignored: Callable[[str], None] | None =
     return Trace(header=header, actions=actions)
 
 
-def _unfit(data: bytes) -> str | None:
-    """Return why the content as a whole is no trace, before any of it is taken apart."""
-    if not data:
-        return "it is empty"
-    if len(data) > BYTES_MAX:
-        return f"it is larger than {BYTES_MAX // 2**20} MiB, the most that a trace may have"
-    for start, how in _COMPRESSED.items():
-        if data.startswith(start):
-            return f"it is compressed ({how}): unpack it first"
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "it is UTF-16: save it as UTF-8"
-    if data.startswith(b"\xef\xbb\xbf"):
-        return "it starts with a byte order mark: save it as UTF-8 without one"
-    if data.count(b"\n") > LINES_MAX:
-        return f"it has more than {LINES_MAX:,} lines, the most that a trace may have"
-    return None
-
-
-class _Reader:
+class Reader:
     """Turns lines into values, knowing where it is for the sake of messages."""
 
-    def __init__(self, name: str, on_ignored: Callable[[str], None] | None, *, last: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_ignored: Callable[[str], None] | None,
+        *,
+        last: int,
+        line_bytes_max: int = LINE_BYTES_MAX,
+    ) -> None:
         self.name, self.on_ignored = name, on_ignored
+        self.line_bytes_max = line_bytes_max
         self.last = last
         """Number of the last line if no newline ends it, and so it may be cut off; else 0."""
         self.line = 1
@@ -120,17 +104,30 @@ class _Reader:
         """What each prompt added so far costs: tokens, and how long a chain it continues."""
 
     def error(self, problem: str) -> TraceError:
+        """Return an error about the line that is being read."""
         if self.newer:
-            problem += f" (the trace has format {self.newer}, this version knows {FORMAT})"
+            known = f"this version knows {RECORDED_FORMAT}"
+            problem += f" (the trace has format {self.newer}, {known})"
         return TraceError(self.name, self.line, problem)
 
     def header(self, line: bytes) -> Header:
-        found = self._json(line)
+        """Read the first line of a trace that is going to be replayed."""
+        found = self.json(line)
+        found.pop("recording", None)
+        return self.header_of(found)
+
+    def header_of(self, found: dict[str, Any]) -> Header:
+        """Return the header that a first line holds."""
         if "format" not in found:
             raise self.error("it is no trace: its first line has no format")
         self._check_format(found["format"])
-        self._check_keys(found, HEADER_KEYS, "the header")
         start = self._text(found, "start") or "cold"
+        if start == "checkpoint":
+            raise self.error(
+                "it goes on from another file, so it cannot be replayed: "
+                "schedcheck check judges it, schedcheck shrink makes a trace of it"
+            )
+        self._check_keys(found, HEADER_KEYS, "the header")
         if start != "cold":
             raise self.error(f"start is {shown(start)}; this version can only replay from cold")
         target = self._text(found, "target")
@@ -151,19 +148,16 @@ class _Reader:
         )
 
     def actions(self, lines: Iterable[bytes]) -> Iterator[Action]:
+        """Yield the actions of a trace that is going to be replayed."""
         parts = tokens = 0
         seen: dict[bytes, Action] = {}
         for self.line, line in enumerate(lines, 2):
-            action = seen.get(line) or self._action(self._json(line))
+            action = seen.get(line) or self.action(self.json(line))
             if not isinstance(action, Add) and len(seen) < 10_000:
                 seen[line] = action  # most lines are plain steps: reading is ten times faster
-            names = requests_of(action)
-            for name in names:
-                self._check_name(name, "request")
-            parts += 1 + len(names)
+            parts += 1 + len(requests_of(action))
             if isinstance(action, Add):
-                self.prompts[action.request] = prompt = self._prompt(action)
-                tokens += prompt[0]
+                tokens += self.prompts[action.request][0]
                 parts += len(action.spec.prompt)
             if tokens > TOKENS_ALL_MAX:
                 raise self.error(f"all prompts together have more than {TOKENS_ALL_MAX:,} tokens")
@@ -171,10 +165,10 @@ class _Reader:
                 raise self.error(f"more than {PARTS_MAX:,} actions, prompt segments and names")
             yield action
 
-    def _json(self, line: bytes) -> dict[str, Any]:
+    def json(self, line: bytes) -> dict[str, Any]:
         """Decode one line, which must hold one JSON object."""
-        if len(line) > LINE_BYTES_MAX:
-            raise self.error(f"the line is longer than {LINE_BYTES_MAX // 2**20} MiB")
+        if len(line) > self.line_bytes_max:
+            raise self.error(f"the line is longer than {self.line_bytes_max // 2**20} MiB")
         if not line.strip():
             raise self.error("the line is empty; every line after the header holds one action")
         try:
@@ -235,9 +229,8 @@ class _Reader:
     def _check_keys(self, found: Mapping[str, object], known: Iterable[str], where: str) -> None:
         for key in sorted(found.keys() - set(known)):
             if not self.newer:
-                hint = ": recorded steps cannot be read yet" if key == "recorded" else ""
                 raise self.error(
-                    f"unknown field {shown(key)} in {where}{hint}; "
+                    f"unknown field {shown(key)} in {where}; "
                     f"this version knows {', '.join(sorted(known))}"
                 )
             self._ignore(f"unknown field {shown(key)} in {where}")
@@ -284,6 +277,23 @@ class _Reader:
             raise self.error(f"expect: {printable(str(error))}") from None
         return Expectation(signature=signature, step=step)
 
+    def action(self, found: dict[str, Any]) -> Action:
+        """Return the action that a line holds; what is recorded beside it is not looked at."""
+        beside = found.pop(KEY, [])
+        if not isinstance(beside, list):
+            raise self.error(f"{KEY} is {shown(beside)}, not a list of events")
+        action = self._action(found)
+        for name in requests_of(action):
+            self.check_name(name, "request")
+        if isinstance(action, Add):
+            self.prompts[action.request] = self._prompt(action)
+        return action
+
+    def forget_prompts(self, most: int) -> None:
+        """Keep only what the last so many prompts cost: streams go on for ever."""
+        while len(self.prompts) > most:
+            del self.prompts[next(iter(self.prompts))]
+
     def _action(self, found: dict[str, Any]) -> Action:
         do = found.get("do")
         kind = _KINDS.get(do) if isinstance(do, str) else None
@@ -298,10 +308,10 @@ class _Reader:
         if add.request in self.prompts:
             raise self.error(f"{shown(add.request)} is added twice")
         if add.spec.engine_id_of is not None:
-            self._check_name(add.spec.engine_id_of, "engine_id_of")
+            self.check_name(add.spec.engine_id_of, "engine_id_of")
         tokens, chain = 0, 0
         for stream, length in add.spec.prompt:
-            self._check_name(stream.removeprefix(OUTPUT_OF), "prompt stream")
+            self.check_name(stream.removeprefix(OUTPUT_OF), "prompt stream")
             if not 0 <= length <= TOKENS_MAX:
                 raise self.error(
                     f"a prompt segment has {shown(length)} tokens; 0 to {TOKENS_MAX:,} are allowed"
@@ -314,7 +324,7 @@ class _Reader:
                 tokens, chain = tokens + before[0], max(chain, before[1] + 1)
         for name, what in ((add.spec.adapter, "adapter"), (add.spec.salt, "salt")):
             if name is not None:
-                self._check_name(name, what)
+                self.check_name(name, what)
         for pair in add.spec.drafts:
             if not 0 <= pair[1] <= pair[0] <= DRAFTS_MAX:
                 raise self.error(
@@ -397,7 +407,8 @@ class _Reader:
                 f"{key} in {where} is {shown(value)}; {least:,} to {most:,} are allowed"
             )
 
-    def _check_name(self, name: str, what: str) -> None:
+    def check_name(self, name: str, what: str) -> None:
+        """Raise TraceError for what could not be a name."""
         if not 0 < len(name) <= NAME_MAX or not name.isprintable() or " " in name:
             raise self.error(
                 f"{what} {shown(name)} is no name: 1 to {NAME_MAX} printable characters, no spaces"
