@@ -152,13 +152,16 @@ class VllmSystem:
         return tuple(owners) if owners else (self.names.name_of(engine_id),)
 
     def _rows(self, raw: Any) -> Iterable[Row]:
-        """Yield the rows in the order in which the step serves them."""
-        counts = raw.num_scheduled_tokens
+        """Return the rows in the order in which the step serves them.
+
+        A request with tokens and no row of its own is one that the step has lost sight of: the
+        workers compute for it with what they have.
+        """
         rows = {row.name: row for row in (*self._new_rows(raw), *self._cached_rows(raw))}
-        named = [self.names.name_of(one) for one in counts]
-        return [rows[name] for name in named if name in rows] + [
-            row for name, row in rows.items() if name not in named
-        ]
+        counts = {self.names.name_of(one): n for one, n in raw.num_scheduled_tokens.items()}
+        lost = {name: Row(name=name, role=Role.UNKNOWN, count=n) for name, n in counts.items()}
+        served = {**lost, **{name: rows[name] for name in counts if name in rows}}
+        return [*served.values(), *(row for name, row in rows.items() if name not in counts)]
 
     def _new_rows(self, raw: Any) -> Iterable[Row]:
         for one in raw.scheduled_new_reqs:
